@@ -1,0 +1,48 @@
+/* Why this exists: losses and gradient norms are exact sums, converted to a floating-point number once. */
+#include "base/fixed.h"
+
+__extension__ typedef __int128 int128;
+
+double fixed_wide_value(const struct fixed_wide *sum)
+{
+    /* Two's complement in 128 bits holds the sum: limb[2] < 2^63 would need 143 bits, so carry and scale. */
+    int128 low = (int128)sum->limb[0] + ((int128)sum->limb[1] << 40);
+    int128 high = (int128)sum->limb[2] + (low >> 80);
+    low &= ((int128)1 << 80) - 1; /* canonical: 0 <= low < 2^80 */
+    /* high * 2^80 + low, rounded once: both parts below 2^53 significant bits is not given, so keep a sticky bit. */
+    if (high == 0) {
+        return (double)low;
+    }
+    if (high >= ((int128)1 << 62)) {
+        return (double)high * 0x1p80;
+    }
+    int shift = 0;
+    while (((high << (shift + 1)) >> 126) == 0 && shift < 80) {
+        shift++;
+    }
+    int128 top = (high << shift) | (low >> (80 - shift));
+    int128 rest = shift < 80 ? low & ((((int128)1) << (80 - shift)) - 1) : 0;
+    top |= rest != 0 ? 1 : 0; /* top has over 62 significant bits: the sticky bit is below the rounding point */
+    double value = (double)top;
+    for (int i = shift; i < 80; i++) {
+        value *= 2.0;
+    }
+    return value;
+}
+
+int64_t fixed_from_loss(float loss, bool *bad)
+{
+    if (!(loss > -0x1p20f && loss < 0x1p20f)) {
+        *bad = true;
+        return 0;
+    }
+    double scaled = (double)loss * (double)((int64_t)1 << FIXED_LOSS_BITS);
+    const double magic = 0x1.8p52; /* |scaled| < 2^48 */
+    volatile double shifted = scaled + magic;
+    return (int64_t)(shifted - magic);
+}
+
+double fixed_to_loss(int64_t sum)
+{
+    return (double)sum * (1.0 / (double)((int64_t)1 << FIXED_LOSS_BITS));
+}

@@ -1,0 +1,65 @@
+/* Why this exists: jansson parses well but its recursion depth is its own (2048); outside data get a lower bound and
+ * messages in this project's form. */
+#include "base/json.h"
+
+#include "base/buf.h"
+#include "base/file.h"
+
+/* Line and column (in bytes, from 1) of the first bracket nested deeper than JSON_DEPTH_MAX; false when there is none. */
+static bool too_deep(const char *text, size_t bytes, int *line, int *col)
+{
+    int depth = 0;
+    bool in_string = false;
+    *line = 1;
+    *col = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        char c = text[i];
+        *col += 1;
+        if (c == '\n') {
+            *line += 1;
+            *col = 0;
+        } else if (in_string) {
+            if (c == '\\') {
+                i++;
+                *col += 1;
+            } else if (c == '"') {
+                in_string = false;
+            }
+        } else if (c == '"') {
+            in_string = true;
+        } else if ((c == '{' || c == '[') && ++depth > JSON_DEPTH_MAX) {
+            return true;
+        } else if (c == '}' || c == ']') {
+            depth--;
+        }
+    }
+    return false;
+}
+
+enum err json_parse(json_t **out, const char *name, const char *text, size_t bytes)
+{
+    int line, col;
+    *out = NULL;
+    if (too_deep(text, bytes, &line, &col)) {
+        return FAIL(ERR_DATA, "%s:%d:%d: brackets nested deeper than %d, which no file of this kind needs", name, line,
+                    col, JSON_DEPTH_MAX);
+    }
+    json_error_t error;
+    *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
+    if (*out == NULL) {
+        return FAIL(ERR_DATA, "%s:%d:%d: not valid JSON: %s", name, error.line, error.column, error.text);
+    }
+    return OK;
+}
+
+enum err json_read_file(json_t **out, const char *path, size_t limit)
+{
+    struct buf text = { 0 };
+    *out = NULL;
+    enum err err = file_read(path, limit, &text);
+    if (err == OK) {
+        err = json_parse(out, path, text.data != NULL ? text.data : "", text.bytes);
+    }
+    buf_release(&text);
+    return err;
+}

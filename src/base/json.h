@@ -1,0 +1,17 @@
+/* JSON files through jansson, with the limits outside data need: duplicate keys, depth above 64 and text after the value
+ * are refused, and every error names file:line:column. Values are jansson's json_t; json_decref frees them. */
+#ifndef BASE_JSON_H
+#define BASE_JSON_H
+
+#include <jansson.h>
+
+#include "base/err.h"
+
+#define JSON_DEPTH_MAX 64
+
+/* Parse `text`; `name` stands for the file in messages. */
+MUST_USE enum err json_parse(json_t **out, const char *name, const char *text, size_t bytes);
+/* Read and parse a file of at most `limit` bytes. */
+MUST_USE enum err json_read_file(json_t **out, const char *path, size_t limit);
+
+#endif

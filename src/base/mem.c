@@ -1,0 +1,137 @@
+/* Why this exists: page faults are expensive, so big buffers live on 2-MB pages in one arena that is laid out once
+ * (measured, then backed); everything else goes through checked heap calls that return an error. */
+#include "base/mem.h"
+
+#include <sys/mman.h>
+
+#define HUGE_BYTES ((size_t)2 << 20)
+
+enum err mem_alloc(void **out, size_t count, size_t size)
+{
+    *out = calloc(count > 0 ? count : 1, size);
+    if (*out == NULL) {
+        return FAIL(ERR_RESOURCE, "out of memory: %zu x %zu bytes were refused by the system", count,
+                    size);
+    }
+    return OK;
+}
+
+enum err mem_grow(void **array, size_t *capacity, size_t need, size_t size)
+{
+    if (need <= *capacity) {
+        return OK;
+    }
+    size_t want = *capacity > 0 ? *capacity : 16;
+    while (want < need) {
+        want = want > SIZE_MAX / 2 ? need : want * 2;
+    }
+    size_t bytes;
+    if (__builtin_mul_overflow(want, size, &bytes)) {
+        return FAIL(ERR_RESOURCE, "out of memory: %zu elements of %zu bytes do not fit", want, size);
+    }
+    void *grown = realloc(*array, bytes);
+    if (grown == NULL) {
+        return FAIL(ERR_RESOURCE, "out of memory: %zu bytes were refused by the system", bytes);
+    }
+    *array = grown;
+    *capacity = want;
+    return OK;
+}
+
+enum err mem_copy_string(char **out, const char *text, size_t bytes)
+{
+    void *copy;
+    *out = NULL;
+    TRY(mem_alloc(&copy, bytes + 1, 1));
+    memcpy(copy, text, bytes);
+    *out = copy;
+    return OK;
+}
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+enum err mem_big_alloc(void **out, size_t bytes)
+{
+    size_t rounded = round_up(bytes > 0 ? bytes : 1, HUGE_BYTES);
+    *out = NULL;
+    unsigned char *raw = mmap(NULL, rounded + HUGE_BYTES, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (raw == MAP_FAILED) {
+        return FAIL(ERR_RESOURCE, "out of memory: a block of %zu bytes was refused by the system | use "
+                                  "a smaller model, micro_batch_size or seq_length",
+                    rounded);
+    }
+    /* Trim to a 2-MB aligned block so that mem_big_free can unmap it exactly. */
+    size_t head = (HUGE_BYTES - (uintptr_t)raw % HUGE_BYTES) % HUGE_BYTES;
+    if (head > 0) {
+        munmap(raw, head);
+    }
+    munmap(raw + head + rounded, HUGE_BYTES - head);
+    madvise(raw + head, rounded, MADV_HUGEPAGE); /* advice only: small pages work too, slower */
+    *out = raw + head;
+    return OK;
+}
+
+void mem_big_free(void *block, size_t bytes)
+{
+    if (block != NULL) {
+        munmap(block, round_up(bytes > 0 ? bytes : 1, HUGE_BYTES));
+    }
+}
+
+void *arena_take(struct arena *a, size_t count, size_t size)
+{
+    size_t start = round_up(a->used, MEM_ALIGN);
+    size_t end;
+    BUG_IF(__builtin_add_overflow(start, mem_mul(count, size), &end));
+    a->used = end;
+    if (a->base == NULL) {
+        return NULL;
+    }
+    BUG_IF(end > a->capacity);
+    return a->base + start;
+}
+
+enum err arena_back(struct arena *a)
+{
+    BUG_IF(a->base != NULL);
+    void *block;
+    TRY(mem_big_alloc(&block, a->used));
+    a->base = block;
+    a->capacity = a->used;
+    a->used = 0;
+    return OK;
+}
+
+void arena_release(struct arena *a)
+{
+    mem_big_free(a->base, a->capacity);
+    *a = (struct arena){ 0 };
+}
+
+size_t mem_mul(size_t a, size_t b)
+{
+    size_t product;
+    BUG_IF(__builtin_mul_overflow(a, b, &product));
+    return product;
+}
+
+uint64_t mem_peak_bytes(void)
+{
+    FILE *f = fopen("/proc/self/status", "r");
+    if (f == NULL) {
+        return 0;
+    }
+    char line[256];
+    unsigned long long kib = 0;
+    while (fgets(line, sizeof(line), f) != NULL) {
+        if (sscanf(line, "VmHWM: %llu kB", &kib) == 1) {
+            break;
+        }
+    }
+    fclose(f);
+    return (uint64_t)kib * 1024;
+}

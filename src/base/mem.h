@@ -1,0 +1,40 @@
+/* Memory: checked heap calls, growing arrays, and arenas on 2-MB pages.
+ * Two owners only: an arena (run, step) or one object that frees what it allocated. Not collective. */
+#ifndef BASE_MEM_H
+#define BASE_MEM_H
+
+#include "base/err.h"
+
+#define MEM_ALIGN 64u /* one cache line and one AVX-512 register */
+
+/* Heap memory, zeroed. count * size is checked for overflow. *out is NULL on failure (ERR_RESOURCE). */
+MUST_USE enum err mem_alloc(void **out, size_t count, size_t size);
+/* Grow *array (of *capacity elements of `size` bytes) to hold at least `need`; doubling. New elements are not set. */
+MUST_USE enum err mem_grow(void **array, size_t *capacity, size_t need, size_t size);
+/* A heap copy of `bytes` bytes plus a terminating zero. */
+MUST_USE enum err mem_copy_string(char **out, const char *text, size_t bytes);
+
+/* A block of zeroed memory aligned to 2 MB, on huge pages where the system gives them. */
+MUST_USE enum err mem_big_alloc(void **out, size_t bytes);
+void mem_big_free(void *block, size_t bytes);
+
+/* An arena: first laid out (arena with base == NULL: arena_take only counts), then backed by one block. The same code
+ * runs twice, so the plan is the allocation. */
+struct arena {
+    unsigned char *base; /* NULL while measuring */
+    size_t capacity, used;
+};
+
+/* Carve `count` elements of `size` bytes, aligned to MEM_ALIGN. Returns NULL while measuring; exceeding the capacity
+ * of a backed arena is a bug. */
+void *arena_take(struct arena *a, size_t count, size_t size);
+/* Back a measured arena: allocates a->used bytes and rewinds. */
+MUST_USE enum err arena_back(struct arena *a);
+void arena_release(struct arena *a);
+
+/* a * b, a + b with a BUG on overflow: for sizes already validated at the border. */
+size_t mem_mul(size_t a, size_t b);
+/* Peak resident set of this process in bytes (VmHWM), 0 when unknown. */
+uint64_t mem_peak_bytes(void);
+
+#endif

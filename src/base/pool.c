@@ -1,0 +1,241 @@
+/* Why this exists: kernels need one thread pool whose workers have the contract's floating-point mode, that costs
+ * microseconds per call and that thread sanitizers understand; OpenMP runtimes give none of these for ranks that are
+ * threads. Workers spin briefly for the next job, then sleep on a condition variable.
+ *
+ * Invariants: `job` is the number of jobs started; a worker runs job j exactly once; `done` counts the workers that have
+ * finished the current job; tasks are taken from `next` in ascending order. */
+#include "base/pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define SPIN_ROUNDS 20000
+
+struct pool {
+    uint32_t threads; /* including the caller */
+    pthread_t *ids;   /* threads - 1 */
+    uint32_t started;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    _Atomic uint64_t job;
+    _Atomic uint32_t done;
+    _Atomic uint64_t next;
+    _Atomic bool stop;
+    uint64_t tasks;
+    bool each;
+    bool spin; /* only when every thread can have a core of its own */
+    pool_fn *fn;
+    void *arg;
+};
+
+struct worker_start {
+    struct pool *pool;
+    uint32_t worker;
+};
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+}
+
+void pool_set_float_mode(void)
+{
+#if defined(__x86_64__)
+    _mm_setcsr((_mm_getcsr() & ~0x6000u) | 0x8040u); /* RNE; FTZ | DAZ */
+#elif defined(__aarch64__)
+    uint64_t fpcr;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
+    fpcr = (fpcr & ~(3ull << 22)) | (1ull << 24); /* RNE; FZ */
+    __asm__ volatile("msr fpcr, %0" : : "r"(fpcr));
+#endif
+}
+
+/* cgroup v2 quota in whole cores, rounded up; UINT32_MAX without a limit. */
+static uint32_t quota_cores(void)
+{
+    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");
+    if (f == NULL) {
+        return UINT32_MAX;
+    }
+    unsigned long long quota = 0, period = 0;
+    int got = fscanf(f, "%llu %llu", &quota, &period);
+    fclose(f);
+    if (got != 2 || period == 0) {
+        return UINT32_MAX;
+    }
+    unsigned long long cores = (quota + period - 1) / period;
+    return cores < 1 ? 1 : cores > UINT32_MAX ? UINT32_MAX : (uint32_t)cores;
+}
+
+uint32_t pool_cores(void)
+{
+    cpu_set_t set;
+    uint32_t cores = 1;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+        cores = (uint32_t)CPU_COUNT(&set);
+    } else {
+        long n = sysconf(_SC_NPROCESSORS_ONLN);
+        cores = n > 0 ? (uint32_t)n : 1;
+    }
+    uint32_t quota = quota_cores();
+    cores = cores < quota ? cores : quota;
+    return cores < 1 ? 1 : cores > POOL_THREADS_MAX ? POOL_THREADS_MAX : cores;
+}
+
+static void run_tasks(struct pool *p, uint32_t worker)
+{
+    if (p->each) {
+        p->fn(p->arg, worker, worker);
+        return;
+    }
+    for (;;) {
+        uint64_t t = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+        if (t >= p->tasks) {
+            return;
+        }
+        p->fn(p->arg, t, worker);
+    }
+}
+
+static bool wait_for_job(struct pool *p, uint64_t seen)
+{
+    for (int i = 0; p->spin && i < SPIN_ROUNDS; i++) {
+        if (atomic_load_explicit(&p->job, memory_order_acquire) != seen) {
+            return !atomic_load(&p->stop);
+        }
+        relax();
+    }
+    pthread_mutex_lock(&p->lock);
+    while (atomic_load(&p->job) == seen) {
+        pthread_cond_wait(&p->wake, &p->lock);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return !atomic_load(&p->stop);
+}
+
+static void *worker_main(void *arg)
+{
+    struct worker_start start = *(struct worker_start *)arg;
+    free(arg);
+    pool_set_float_mode();
+    struct pool *p = start.pool;
+    for (uint64_t seen = 0; wait_for_job(p, seen);) {
+        seen++;
+        run_tasks(p, start.worker);
+        atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
+    }
+    return NULL;
+}
+
+static void announce(struct pool *p)
+{
+    pthread_mutex_lock(&p->lock);
+    atomic_fetch_add_explicit(&p->job, 1, memory_order_release);
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void run_job(struct pool *p, uint64_t tasks, bool each, pool_fn *fn, void *arg)
+{
+    p->tasks = tasks;
+    p->each = each;
+    p->fn = fn;
+    p->arg = arg;
+    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->done, 0, memory_order_relaxed);
+    if (p->threads == 1 || (!each && tasks == 1)) {
+        run_tasks(p, 0);
+        return;
+    }
+    announce(p);
+    run_tasks(p, 0);
+    for (uint32_t i = 0; atomic_load_explicit(&p->done, memory_order_acquire) < p->threads - 1; i++) {
+        relax();
+        if (!p->spin || i > SPIN_ROUNDS) {
+            sched_yield();
+        }
+    }
+}
+
+void pool_run(struct pool *p, uint64_t tasks, pool_fn *fn, void *arg)
+{
+    if (tasks > 0) {
+        run_job(p, tasks, false, fn, arg);
+    }
+}
+
+void pool_run_each(struct pool *p, pool_fn *fn, void *arg)
+{
+    run_job(p, p->threads, true, fn, arg);
+}
+
+enum err pool_new(struct pool **out, uint32_t threads)
+{
+    *out = NULL;
+    threads = threads > 0 ? threads : pool_cores();
+    if (threads > POOL_THREADS_MAX) {
+        return FAIL(ERR_USAGE, "threads: %u, at most %d can be started", threads, POOL_THREADS_MAX);
+    }
+    void *mem;
+    TRY(mem_alloc(&mem, 1, sizeof(struct pool)));
+    struct pool *p = mem;
+    enum err err = mem_alloc(&mem, threads, sizeof(pthread_t));
+    if (err != OK) {
+        free(p);
+        return err;
+    }
+    p->ids = mem;
+    p->threads = threads;
+    p->spin = threads <= pool_cores();
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->wake, NULL);
+    pool_set_float_mode();
+    for (uint32_t w = 1; w < threads; w++) {
+        err = mem_alloc(&mem, 1, sizeof(struct worker_start));
+        if (err == OK) {
+            *(struct worker_start *)mem = (struct worker_start){ p, w };
+            if (pthread_create(&p->ids[w - 1], NULL, worker_main, mem) != 0) {
+                free(mem);
+                err = FAIL(ERR_RESOURCE, "thread %u of %u could not be started", w, threads);
+            }
+        }
+        if (err != OK) {
+            pool_free(p);
+            return err;
+        }
+        p->started++;
+    }
+    *out = p;
+    return OK;
+}
+
+void pool_free(struct pool *p)
+{
+    if (p == NULL) {
+        return;
+    }
+    atomic_store(&p->stop, true);
+    announce(p);
+    for (uint32_t i = 0; i < p->started; i++) {
+        pthread_join(p->ids[i], NULL);
+    }
+    pthread_cond_destroy(&p->wake);
+    pthread_mutex_destroy(&p->lock);
+    free(p->ids);
+    free(p);
+}
+
+uint32_t pool_threads(const struct pool *p)
+{
+    return p->threads;
+}

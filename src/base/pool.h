@@ -1,0 +1,29 @@
+/* A pool of threads that divide outputs, never sums. One pool per rank; nothing global.
+ * Every thread (also the caller) runs with round-to-nearest-even, flush-to-zero and denormals-are-zero. */
+#ifndef BASE_POOL_H
+#define BASE_POOL_H
+
+#include "base/err.h"
+
+struct pool;
+
+#define POOL_THREADS_MAX 256
+
+/* One task: `worker` is in [0, threads) and names the thread that runs it, for per-thread scratch. */
+typedef void pool_fn(void *arg, uint64_t task, uint32_t worker);
+
+/* Cores this process may use: the affinity mask cut by the cgroup quota, at least 1. */
+uint32_t pool_cores(void);
+/* threads 0 = pool_cores(). The caller is worker 0; threads - 1 are started. */
+MUST_USE enum err pool_new(struct pool **out, uint32_t threads);
+void pool_free(struct pool *p);
+uint32_t pool_threads(const struct pool *p);
+/* Run fn(arg, t, worker) for every t in [0, tasks), handed out in ascending order, and wait for all of them. Results
+ * must not depend on which worker ran a task. Not re-entrant: a task must not call pool_run. */
+void pool_run(struct pool *p, uint64_t tasks, pool_fn *fn, void *arg);
+/* As pool_run with exactly one task for each thread: task == worker. */
+void pool_run_each(struct pool *p, pool_fn *fn, void *arg);
+/* Set the arithmetic mode above for the calling thread; pool threads already have it. */
+void pool_set_float_mode(void);
+
+#endif

@@ -1,0 +1,72 @@
+/* Checkpoints: RUN/checkpoints/step-N/ with config.json, model.safetensors, tokenizer files (a Hugging Face model folder),
+ * optimizer.safetensors, trainer_state.json and manifest.json with sizes and hashes, written last. Sees named tensors, no
+ * layers. Written aside (step-N.tmp), fsynced, renamed, parent fsynced; then `latest` likewise. docs/formats.md. */
+#ifndef CKPT_CKPT_H
+#define CKPT_CKPT_H
+
+#include "base/buf.h"
+#include "base/err.h"
+
+struct ckpt_tensor {
+    const char *name;
+    uint32_t rank;     /* number of dimensions, 1..4 */
+    uint64_t shape[4];
+    float *data;       /* fp32; const in effect when saving */
+};
+
+struct ckpt_file {
+    const char *name; /* "model.safetensors" */
+    const struct ckpt_tensor *tensors;
+    size_t count;
+};
+
+struct ckpt_text {
+    const char *name; /* "config.json" */
+    const char *text;
+};
+
+struct ckpt_content {
+    uint64_t step;
+    const struct ckpt_file *files;
+    size_t files_count;
+    const struct ckpt_text *texts;
+    size_t texts_count;
+    /* Called with the folder being written, to add files (the tokenizer); may be NULL. */
+    enum err (*extra)(void *arg, const char *folder);
+    void *extra_arg;
+    uint64_t state_hash; /* recorded in the manifest */
+};
+
+/* Save to `checkpoints`/step-N. An existing complete step-N of the same content is replaced only after the new one is
+ * complete. Afterwards deletes the oldest complete checkpoints beyond total_limit (0: keep all), but only once the new one
+ * has been read back and verified. On error the previous checkpoints are as before. */
+MUST_USE enum err ckpt_save(const char *checkpoints, const struct ckpt_content *c, uint64_t total_limit);
+
+struct ckpt; /* an open checkpoint: verified manifest, mapped tensor files */
+
+/* `path`: a step folder, or a run folder or its checkpoints folder (the newest complete step: `latest` is a hint that is
+ * never trusted alone). A folder without manifest.json but with model.safetensors (a model from elsewhere) opens too, without
+ * hashes. Reports what is wrong with file and numbers (ERR_DATA). */
+MUST_USE enum err ckpt_open(struct ckpt **out, const char *path);
+void ckpt_close(struct ckpt *c);
+const char *ckpt_folder(const struct ckpt *c);
+uint64_t ckpt_step(const struct ckpt *c);      /* 0 for a foreign model */
+bool ckpt_has_manifest(const struct ckpt *c);
+uint64_t ckpt_state_hash(const struct ckpt *c); /* as recorded */
+bool ckpt_has_file(const struct ckpt *c, const char *file);
+/* Fill all `tensors` from one tensor file: names and shapes must match exactly; missing, additional and misshaped tensors
+ * are all listed in one error. `optional` names may be absent (e.g. lm_head.weight of a tied model) or additional. Verifies
+ * each tensor's hash when there is a manifest. F32 files in this version; BF16 and F16 are widened exactly. */
+MUST_USE enum err ckpt_read(struct ckpt *c, const char *file, const struct ckpt_tensor *tensors, size_t count);
+/* The text of a file of the folder, verified against the manifest. */
+MUST_USE enum err ckpt_read_text(struct ckpt *c, const char *name, struct buf *out);
+/* Verify everything: sizes, hashes, header rules, state hash. */
+MUST_USE enum err ckpt_verify(const char *path, bool quiet);
+/* One line a tensor: name, shape, type, hash; then totals. */
+MUST_USE enum err ckpt_show(const char *path, struct buf *out);
+/* The state hash computed from the tensors of model.safetensors. */
+MUST_USE enum err ckpt_compute_hash(const char *path, uint64_t *hash);
+/* Delete left-over step-N.tmp folders. */
+MUST_USE enum err ckpt_clean(const char *checkpoints);
+
+#endif

@@ -1,0 +1,64 @@
+/* The resolved configuration: what one table of keys (conf/keys.c) made of defaults, a YAML file and --key value.
+ * Not collective; the same answer on every rank. */
+#ifndef CONF_CONF_H
+#define CONF_CONF_H
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "conf/finding.h"
+#include "conf/model_conf.h"
+
+enum schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_WSD, SCHEDULE_INVERSE_SQRT };
+
+struct conf {
+    /* model */
+    struct model_conf model; /* from the `model` block or folder */
+    bool has_model;
+    char *model_path; /* folder given as `model: PATH`, else NULL; its weights are the start when it has any */
+    char *tokenizer;  /* folder or file; NULL: not given */
+    /* data */
+    char *data_path;      /* PREFIX of PREFIX.bin and PREFIX.idx */
+    char *eval_data_path; /* NULL: no validation */
+    uint64_t seq_length;
+    /* batch and length of the run */
+    uint64_t global_batch_size, micro_batch_size, gradient_accumulation_steps; /* all resolved, global = micro x acc */
+    uint64_t max_steps;       /* resolved, also from num_train_epochs when that is given */
+    double num_train_epochs;  /* 0: not given */
+    uint64_t seed, data_seed; /* data_seed defaults to seed */
+    /* optimizer */
+    double learning_rate, min_lr, weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
+    enum schedule lr_scheduler_type;
+    double warmup_steps; /* a whole number, or a fraction of max_steps below 1 */
+    uint64_t lr_decay_steps;  /* 0 on input: max_steps */
+    uint64_t wsd_decay_steps; /* last steps of a WSD schedule that decay */
+    /* evaluation, logging, saving */
+    uint64_t eval_steps, eval_iters, logging_steps, save_steps, save_total_limit; /* 0: never / all */
+    char *output_dir;
+    char *run_name;
+    char *resume_from_checkpoint; /* NULL, "latest", or a checkpoint folder */
+    bool report_tensorboard;
+    bool overwrite_output_dir;
+    /* execution: changes no bit */
+    uint64_t threads; /* 0: the cores this process may use */
+    /* identity of the arithmetic */
+    uint64_t tp_grain, grad_unit; /* resolved */
+    int64_t grad_scale_log2;      /* resolved */
+
+    struct conf_values *values; /* the table's view: every value with its origin (keys.c) */
+};
+
+/* Build from an optional file and `--key value` / `--key=value` arguments. All errors are collected in `f`; returns
+ * ERR_USAGE when there is one. On success `c` is complete and consistent; conf_release frees it in any case. */
+MUST_USE enum err conf_load(struct conf *c, const char *path, int argc, char **argv, struct findings *f);
+void conf_release(struct conf *c);
+
+/* "key: value   # origin" for every key, in table order: what is printed at the start. */
+MUST_USE enum err conf_print(const struct conf *c, struct buf *out);
+/* The resolved configuration as YAML that conf_load reads back to the same values. */
+MUST_USE enum err conf_save(const struct conf *c, struct buf *out);
+/* The keys with type, range, default and help: `invar train --help` and docs/configuration.md (markdown). */
+MUST_USE enum err conf_help(struct buf *out, bool markdown);
+/* 128-bit hash of everything that may change a bit of the result (not paths, threads, logging). */
+void conf_digest(const struct conf *c, char hex[33]);
+
+#endif

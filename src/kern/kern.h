@@ -1,0 +1,211 @@
+/* Arithmetic on plain arrays: the whole surface of kern/. Everything that touches an element of a tensor is behind one of
+ * these functions.
+ *
+ * Shape letters: T tokens (rows), C hidden size, F feed-forward width, V vocabulary (padded), H query heads, G key/value
+ * heads, D head size. Matrices are row-major; `ld` is the distance between rows in elements. All pointers must be 4-byte
+ * aligned at least (big buffers come from arenas and are aligned to 64); no function keeps a pointer.
+ * Results are the same bits for every instruction set, thread count and split of T unless the comment says otherwise; the
+ * order of each sum is in the comment and in docs/numerics.md. Nothing here allocates after kern_new. Not collective. */
+#ifndef KERN_KERN_H
+#define KERN_KERN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/fixed.h"
+#include "base/pool.h"
+
+enum isa { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_COUNT };
+
+struct kern; /* one table of leaf kernels, the pool that divides outputs, and packing buffers */
+
+/* The best instruction set of this CPU, or the one named by INVAR_ISA (scalar, avx2, avx512). ERR_USAGE for an unknown name
+ * or one the CPU lacks. */
+MUST_USE enum err kern_choose_isa(enum isa *out);
+bool kern_isa_supported(enum isa isa);
+const char *kern_isa_name(enum isa isa);
+/* `pool` must outlive the result. */
+MUST_USE enum err kern_new(struct kern **out, enum isa isa, struct pool *pool);
+void kern_free(struct kern *k);
+enum isa kern_isa(const struct kern *k);
+struct pool *kern_pool(const struct kern *k);
+/* Bytes of packing buffers kern_new allocates for `threads` threads: part of the memory plan. */
+uint64_t kern_workspace_bytes(uint32_t threads);
+/* GFLOP/s of independent fp32 fused multiply-adds, all threads, best of a few runs of some milliseconds. */
+double kern_peak_gflops(struct kern *k);
+
+/* ---- matrix products ---- */
+
+/* Element (i, k) of an operand: trans ? p[k * ld + i] : p[i * ld + k]. For the left operand i is a row of C, for the right
+ * one i is a column of C: C[i][j] = sum over k of a(i, k) b(j, k). */
+struct gemm_mat {
+    const float *p;
+    uint64_t ld;
+    bool trans;
+};
+
+/* A stretch of the summed dimension with its own operand pointers. Pieces are chained in order (fp32 accumulator from +0,
+ * fused multiply-add, k ascending); `ends_segment` closes a segment. The segments' sums - their number is a power of two -
+ * are combined by the balanced tree ((0+1)+(2+3))+... left + right. The last piece must end a segment. */
+struct gemm_piece {
+    struct gemm_mat a, b;
+    uint64_t k;
+    bool ends_segment;
+};
+
+#define GEMM_PIECES_MAX 32u
+
+/* What happens to a finished element v = tree sum, in this order. */
+struct gemm_job {
+    uint64_t m, n;
+    const struct gemm_piece *pieces;
+    uint32_t pieces_count;
+    /* fp32 result: c[i * ldc + j] = residual + (v + bias) with absent parts left out. */
+    float *c;
+    uint64_t ldc;
+    const float *bias;     /* [n] or NULL */
+    const float *residual; /* m x n, ldr; may be c itself; or NULL */
+    uint64_t ldr;
+    /* Gradient result (when grad is not NULL; c, bias, residual must be NULL, all segments one): the summed dimension is
+     * cut every `unit` elements from its start; each unit's chain v starts at +0 and is added as an integer:
+     * grad[i * ldg + j] += round_to_nearest_even(v * grad_scale). |v * grad_scale| >= 2^50 or NaN sets *overflow. */
+    int64_t *grad;
+    uint64_t ldg;
+    uint64_t unit;
+    float grad_scale; /* a power of two */
+    bool *overflow;   /* sticky; set from any thread */
+};
+
+void kern_gemm(struct kern *k, const struct gemm_job *job);
+
+/* ---- attention ---- */
+
+/* Causal attention of one sequence: T tokens, H query heads in groups of H / G sharing one of G key/value heads.
+ * q[t * ldq + h * D + d], k and v[t * ldk + g * D + d], o[t * ldo + h * D + d]; lse[h * T + t] (log of the softmax sum
+ * plus maximum; saved for backward). Scores are scaled by `scale`. Key blocks of 64 from position 0 ascending with an
+ * online softmax; row sums in 16 lanes. D is a multiple of 8, at most 256.
+ * For generation: `first` is the position of the first of the `rows` query rows given (q, o start at that row; k, v at
+ * position 0). Bits of a row do not depend on first and rows: rows = 1 with a cache equals the full forward. */
+struct attention {
+    uint64_t heads, kv_heads, head_dim;
+    uint64_t first, rows; /* query rows [first, first + rows); keys [0, first + rows) */
+    float scale;
+    const float *q, *k, *v;
+    uint64_t ldq, ldk; /* ldk for k and v */
+    float *o;
+    uint64_t ldo;
+    float *lse; /* [heads][rows] or NULL */
+};
+void kern_attention_forward(struct kern *k, const struct attention *a);
+
+/* Gradients with respect to q, k, v (overwritten) of a full forward (first == 0). dq over key blocks ascending; dk, dv over
+ * (query head of the group ascending, query block of 64 ascending). d_o has ldo, dq has ldq, dk and dv have ldk.
+ * row_dot: scratch [heads][rows] (the sum of do * o, 16 lanes). scratch: see kern_attention_scratch_floats. */
+struct attention_grad {
+    const float *d_o;
+    float *dq, *dk, *dv;
+    float *row_dot;
+};
+void kern_attention_backward(struct kern *k, const struct attention *a, const struct attention_grad *g);
+
+/* ---- rows: norms, activations, rotary embedding ---- */
+
+/* y = (x - mean) * rstd * gain + bias. mean and rstd [T] are saved. Row sums: 16 lanes, tree. */
+void kern_layernorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
+                            const float *bias, float eps, float *y, float *mean, float *rstd);
+/* dx += gradient of x (dx holds the residual stream's gradient on entry). */
+void kern_layernorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
+                             const float *mean, const float *rstd, const float *dy, float *dx);
+/* y = x * rstd * gain, rstd = 1 / sqrt(mean of squares + eps). */
+void kern_rmsnorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain, float eps,
+                          float *y, float *rstd);
+void kern_rmsnorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
+                           const float *rstd, const float *dy, float *dx);
+
+/* Gradients summed over the rows of each unit in ascending order (one fp32 chain per column and unit, from +0), converted
+ * and added like gemm_job.grad. rows is a multiple of the unit, except that the last unit may be shorter. */
+struct grad_sink {
+    int64_t *grad; /* [cols] */
+    uint64_t unit; /* rows of one unit */
+    float scale;   /* a power of two */
+    bool *overflow;
+};
+/* gain gradient: sum of dy * (x - mean) * rstd (mean NULL: 0). bias gradient when bias_sink is not NULL: sum of dy. */
+void kern_norm_grad(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *mean, const float *rstd,
+                    const float *dy, const struct grad_sink *gain_sink, const struct grad_sink *bias_sink);
+/* bias gradient of a linear layer: sum of dy over rows. */
+void kern_bias_grad(struct kern *k, uint64_t rows, uint64_t cols, const float *dy, uint64_t ldy,
+                    const struct grad_sink *sink);
+
+/* GELU, tanh form (GPT-2's gelu_new), elementwise over n. */
+void kern_gelu_forward(struct kern *k, uint64_t n, const float *x, float *y);
+/* dx = dy * gelu'(x); dx may be dy. */
+void kern_gelu_backward(struct kern *k, uint64_t n, const float *x, const float *dy, float *dx);
+/* y = silu(gate) * up. */
+void kern_swiglu_forward(struct kern *k, uint64_t n, const float *gate, const float *up, float *y);
+/* d_gate and d_up are overwritten; d_gate may be gate, d_up may be up; y (recomputed output, may be dy's own memory or NULL)
+ * is written last when not NULL, so that the down projection's weight gradient can use it. */
+void kern_swiglu_backward(struct kern *k, uint64_t n, const float *gate, const float *up, const float *dy, float *d_gate,
+                          float *d_up, float *y);
+
+/* Rotary embedding in place on `heads` heads of x[t * ld + h * D + d], pairs (d, d + D/2) as Hugging Face's Llama does.
+ * cos_table and sin_table: [positions][D/2]; row t has position first + (t mod period): several sequences of `period`
+ * tokens lie under each other. inverse: rotate back (the backward pass). */
+struct rope {
+    const float *cos_table, *sin_table;
+    uint64_t heads, head_dim, first, period;
+    bool inverse;
+};
+void kern_rope(struct kern *k, uint64_t rows, float *x, uint64_t ld, const struct rope *r);
+
+/* ---- embedding ---- */
+
+/* y[t] = table[token[t]] (+ positions[first + (t mod period)] when positions is not NULL). Tokens are in range. */
+void kern_embed_forward(struct kern *k, uint64_t rows, uint64_t cols, const int32_t *token, const float *table,
+                        const float *positions, uint64_t first, uint64_t period, float *y);
+/* grad[token[t]] += integer of dy[t] * scale for each t (each row is a unit of its own; integers: any order).
+ * position_grad likewise when not NULL. */
+void kern_embed_grad(struct kern *k, uint64_t rows, uint64_t cols, const int32_t *token, const float *dy, int64_t *grad,
+                     int64_t *position_grad, uint64_t period, float scale, bool *overflow);
+
+/* ---- cross entropy ---- */
+
+/* Rows of logits [rows][ld], `vocab` real columns of `padded` (the rest is ignored and gets gradient 0). target < 0: the
+ * row does not count (loss 0, gradient 0). Row maximum, then the sum of exp(x - max) in `segments` equal segments of the
+ * padded row, each 4 x 16 lanes and tree, combined by the balanced tree. loss[t] = log(sum) + max - x[target].
+ * With `backward`, logits are overwritten by softmax - onehot (token-sum gradient, no division by a count). */
+void kern_cross_entropy(struct kern *k, uint64_t rows, uint64_t vocab, uint64_t padded, uint64_t ld, uint32_t segments,
+                        const int32_t *target, float *logits, float *loss, bool backward);
+
+/* ---- optimizer, exact sums, hashes, initialisation ---- */
+
+/* Exact sum of squares of float(grad[i]) (fp64 conversion of the integer, rounded to nearest even, then to fp32), in
+ * units of the integer's square. Also: any |grad| >= 2^62 sets *overflow. */
+void kern_grad_square_sum(struct kern *k, uint64_t n, const int64_t *grad, struct fixed_wide *sum, bool *overflow);
+
+/* AdamW with decoupled decay (Loshchilov and Hutter, 2019), elementwise:
+ *   g = float(grad) * grad_factor;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g g
+ *   p = p - lr * decay * p;  p = p - step_size * m / (sqrt(v) * rsqrt_correction2 + eps)
+ * as fused multiply-adds in the order docs/numerics.md gives. Zeroes grad. Returns through *hash the sum of hash_element
+ * (base/hash.h) over the new parameters, element index first_index + i. */
+struct adamw {
+    double grad_factor; /* 2^-grad_scale_log2 / counted tokens * clip */
+    float lr, beta1, beta2, eps, weight_decay;
+    float step_size;       /* lr / (1 - beta1^step) */
+    float rsqrt_correction2; /* 1 / sqrt(1 - beta2^step) */
+};
+void kern_adamw(struct kern *k, uint64_t n, const struct adamw *a, float *p, float *m, float *v, int64_t *grad,
+                uint64_t first_index, uint64_t *hash);
+/* The same sum without an update. */
+uint64_t kern_hash(struct kern *k, uint64_t n, const float *p, uint64_t first_index);
+
+/* p[i] = mean-0 normal * deviation: element i from the Philox block (seed, RNG_INIT, tensor_id, (first_index + i) / 4),
+ * word pair by Box-Muller (base/rng.h), rounded to fp32 once. first_index is a multiple of 4. */
+void kern_init_normal(struct kern *k, uint64_t n, float *p, uint64_t seed, uint64_t tensor_id, uint64_t first_index,
+                      double deviation);
+void kern_fill(struct kern *k, uint64_t n, float *p, float value);
+/* y = float(grad) * factor: gradients as numbers, for tests, replay and diagnosis. */
+void kern_grad_to_float(struct kern *k, uint64_t n, const int64_t *grad, double factor, float *y);
+
+#endif

@@ -1,0 +1,128 @@
+#include "test.h"
+
+#include <math.h>
+
+#include "base/fixed.h"
+#include "base/fmath.h"
+#include "base/hash.h"
+#include "base/pool.h"
+#include "base/rng.h"
+
+/* Vector of the Random123 distribution for counter and key of all ones. */
+static void philox_matches_the_published_vector(void **state)
+{
+    (void)state;
+    const uint32_t counter[4] = { 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff }, key[2] = { 0xffffffff, 0xffffffff };
+    struct rng_block b = rng_philox(counter, key);
+    assert_int_equal(b.word[0], 0x408f276d);
+    assert_int_equal(b.word[1], 0x41c83b0e);
+    assert_int_equal(b.word[2], 0xa20bc7c6);
+    assert_int_equal(b.word[3], 0x6d5451fd);
+}
+
+static void permutation_is_a_bijection(void **state)
+{
+    (void)state;
+    static unsigned char seen[1000];
+    for (uint64_t n = 1; n <= 1000; n += 111) {
+        memset(seen, 0, sizeof(seen));
+        for (uint64_t i = 0; i < n; i++) {
+            uint64_t x = rng_permute(7, 3, n, i);
+            assert_true(x < n && !seen[x]);
+            seen[x] = 1;
+        }
+    }
+}
+
+static void elementary_functions_are_within_ulps_of_libm(void **state)
+{
+    (void)state;
+    for (int i = -1000; i <= 1000; i++) {
+        double x = 0.0371 * i;
+        assert_true(fabs(fmath_exp(x) / exp(x) - 1.0) < 5e-16);
+        assert_true(fabs(fmath_sin(x) - sin(x)) < 3e-16);
+        assert_true(fabs(fmath_cos(x) - cos(x)) < 3e-16);
+        double y = exp(x);
+        assert_true(fabs(fmath_log(y) - log(y)) <= 4e-16 * fmax(1.0, fabs(log(y))));
+        double s, c, t = (i + 1000) / 2001.0;
+        fmath_sincos_turns(t, &s, &c);
+        assert_true(fabs(s - sin(2 * M_PI * t)) < 5e-16 && fabs(c - cos(2 * M_PI * t)) < 5e-16);
+    }
+    assert_true(fabs(fmath_pow(10000.0, -0.37) / pow(10000.0, -0.37) - 1.0) < 1e-14);
+}
+
+static void wide_sums_round_once(void **state)
+{
+    (void)state;
+    struct fixed_wide w = { { 1, 0, 0 } };
+    assert_true(fixed_wide_value(&w) == 1.0);
+    w = (struct fixed_wide){ { 5, 7, 0 } };
+    assert_true(fixed_wide_value(&w) == 5.0 + 7 * 0x1p40);
+    w = (struct fixed_wide){ { 1, 0, 1 } }; /* 2^80 + 1 rounds to 2^80 */
+    assert_true(fixed_wide_value(&w) == 0x1p80);
+    w = (struct fixed_wide){ { 1, 0, ((int64_t)1 << 53) + 1 } }; /* just above the tie: up */
+    assert_true(fixed_wide_value(&w) == (0x1p53 + 2) * 0x1p80);
+    w = (struct fixed_wide){ { 0, 0, ((int64_t)1 << 53) + 1 } }; /* the tie: to even */
+    assert_true(fixed_wide_value(&w) == 0x1p53 * 0x1p80);
+    w = (struct fixed_wide){ { -1, 1, 0 } };
+    assert_true(fixed_wide_value(&w) == 0x1p40 - 1);
+}
+
+static void losses_are_fixed_point(void **state)
+{
+    (void)state;
+    bool bad = false;
+    assert_int_equal(fixed_from_loss(1.5f, &bad), (int64_t)3 << 27);
+    assert_false(bad);
+    fixed_from_loss(NAN, &bad);
+    assert_true(bad);
+}
+
+struct sum_job {
+    uint64_t out[1000];
+};
+
+static void square(void *arg, uint64_t task, uint32_t worker)
+{
+    (void)worker;
+    struct sum_job *j = arg;
+    j->out[task] = task * task;
+}
+
+static void pool_runs_every_task_once(void **state)
+{
+    (void)state;
+    for (uint32_t threads = 1; threads <= 5; threads++) {
+        struct pool *p;
+        assert_ok(pool_new(&p, threads));
+        for (int round = 0; round < 50; round++) {
+            struct sum_job j = { { 0 } };
+            pool_run(p, 1000, square, &j);
+            for (uint64_t i = 0; i < 1000; i++) {
+                assert_int_equal(j.out[i], i * i);
+            }
+        }
+        pool_free(p);
+    }
+}
+
+static void element_hash_sees_every_bit_and_place(void **state)
+{
+    (void)state;
+    uint64_t base = hash_element(5, 0x3f800000);
+    for (int bit = 0; bit < 32; bit++) {
+        assert_int_not_equal(base, hash_element(5, 0x3f800000u ^ (1u << bit)));
+    }
+    assert_int_not_equal(base, hash_element(6, 0x3f800000));
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(philox_matches_the_published_vector),
+    cmocka_unit_test(permutation_is_a_bijection),
+    cmocka_unit_test(elementary_functions_are_within_ulps_of_libm),
+    cmocka_unit_test(wide_sums_round_once),
+    cmocka_unit_test(losses_are_fixed_point),
+    cmocka_unit_test(pool_runs_every_task_once),
+    cmocka_unit_test(element_hash_sees_every_bit_and_place),
+};
+TEST_MAIN(tests)
