@@ -1,7 +1,64 @@
-# Thin front door: everything is built by Meson and ninja. `make help` lists the verbs.
+# Thin front door: everything is built by Meson and ninja, and every verb works on a machine with nothing but git and make.
+# `make help` lists the verbs. One test: CONTRIBUTING.md.
 BUILD ?= build
+PREFIX ?= /usr/local
+ASAN_FLAGS = -Db_sanitize=address,undefined -Dbuildtype=debugoptimized -Dc_args=-fno-sanitize-recover=all \
+	-Dwerror=false # gcc's flow warnings are not reliable under sanitizers; the plain build has them as errors
+
 .DEFAULT_GOAL := all
-.PHONY: all
-all:
-	@test -f $(BUILD)/build.ninja || meson setup $(BUILD) >/dev/null
+.PHONY: all demo test quick asan tidy install interop bench valgrind clang clean help deps
+
+all: deps ## build (the default): build/invar
+	@test -f $(BUILD)/build.ninja || meson setup --prefix $(PREFIX) $(BUILD) >/dev/null
 	@ninja -C $(BUILD)
+
+demo: all ## tiny Shakespeare: tokenizer, data, a model trained in two minutes, a sample
+	@tools/demo $(BUILD)/invar
+
+test: all ## the whole test suite
+	@tools/deps test
+	@tools/run-tests $(BUILD)
+
+quick: all ## unit and golden tests, tidy: under 30 seconds
+	@tools/run-tests $(BUILD) --suite unit --suite golden --suite quick
+
+asan: deps ## the whole suite again under the address and undefined-behaviour sanitizers
+	@tools/deps test
+	@test -f $(BUILD)-asan/build.ninja || meson setup $(ASAN_FLAGS) $(BUILD)-asan >/dev/null
+	@ninja -C $(BUILD)-asan
+	@ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
+		tools/run-tests $(BUILD)-asan --timeout-multiplier 8
+
+tidy: all ## the style rules: layers, lengths, banned calls, flags
+	@python3 tools/tidy.py --build $(BUILD)
+
+install: all ## install the binary under PREFIX (default /usr/local)
+	@meson configure $(BUILD) --prefix $(PREFIX)
+	@meson install -C $(BUILD)
+
+interop: all ## compare with torch, transformers and tokenizers (makes its own Python environment, or uses INVAR_PYTHON)
+	@test -n "$$INVAR_PYTHON" || tools/deps interop
+	@tests/interop/run.sh $(BUILD)
+
+bench: all ## measure against oneDNN, in interleaved runs (bench/README.md)
+	@tools/deps bench
+	@test -f $(BUILD)-bench/build.ninja || meson setup -Dbench=true $(BUILD)-bench >/dev/null
+	@ninja -C $(BUILD)-bench
+	@bench/run.sh $(BUILD)-bench
+
+valgrind: all ## one training step of each family under valgrind
+	@tools/deps test
+	@tools/valgrind-step $(BUILD)/invar
+
+clang: all ## build with clang too, train with both builds, compare the bits
+	@tools/deps test
+	@tools/compare-compilers $(BUILD)/invar
+
+clean: ## remove what was built
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-bench $(BUILD)-clang
+
+deps:
+	@tools/deps
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
