@@ -36,20 +36,32 @@ static bool too_deep(const char *text, size_t bytes, int *line, int *col)
     return false;
 }
 
-enum err json_parse(json_t **out, const char *name, const char *text, size_t bytes)
+enum err json_parse_line(json_t **out, const char *name, uint64_t line, const char *text, size_t bytes,
+                         enum json_error_code *code)
 {
-    int line, col;
+    int deep_line, col;
     *out = NULL;
-    if (too_deep(text, bytes, &line, &col)) {
-        return FAIL(ERR_DATA, "%s:%d:%d: brackets nested deeper than %d, which no file of this kind needs", name, line,
-                    col, JSON_DEPTH_MAX);
+    *code = json_error_unknown;
+    if (too_deep(text, bytes, &deep_line, &col)) {
+        *code = json_error_stack_overflow;
+        return FAIL(ERR_DATA, "%s:%llu:%d: brackets nested deeper than %d, which no file of this kind needs", name,
+                    (unsigned long long)line + (unsigned long long)deep_line - 1, col, JSON_DEPTH_MAX);
     }
     json_error_t error;
     *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
     if (*out == NULL) {
-        return FAIL(ERR_DATA, "%s:%d:%d: not valid JSON: %s", name, error.line, error.column, error.text);
+        *code = json_error_code(&error);
+        unsigned long long at = error.line > 0 ? (unsigned long long)error.line - 1 : 0;
+        return FAIL(ERR_DATA, "%s:%llu:%d: not valid JSON: %s", name, (unsigned long long)line + at, error.column,
+                    error.text);
     }
     return OK;
+}
+
+enum err json_parse(json_t **out, const char *name, const char *text, size_t bytes)
+{
+    enum json_error_code code;
+    return json_parse_line(out, name, 1, text, bytes, &code);
 }
 
 enum err json_read_file(json_t **out, const char *path, size_t limit)

@@ -11,6 +11,10 @@
 
 /* Parse `text`; `name` stands for the file in messages. */
 MUST_USE enum err json_parse(json_t **out, const char *name, const char *text, size_t bytes);
+/* As json_parse for a text that begins at line `line` of its file; *code is jansson's kind of fault (json_error_unknown when
+ * there is none). */
+MUST_USE enum err json_parse_line(json_t **out, const char *name, uint64_t line, const char *text, size_t bytes,
+                                  enum json_error_code *code);
 /* Read and parse a file of at most `limit` bytes. */
 MUST_USE enum err json_read_file(json_t **out, const char *path, size_t limit);
 
