@@ -1,0 +1,62 @@
+/* Why this exists: one binary must run on every x86-64 and pick the fastest kernels the CPU and the system allow, and a user
+ * must be able to force a slower set to show that the bits do not change.
+ *
+ * Invariants: scalar always works; a set is offered only when every flag its leaf files are compiled with (kern_isa_flags in
+ * meson.build) is present. __builtin_cpu_supports also asks XGETBV, so registers the system does not save do not count. */
+#include "kern/kern_int.h"
+
+static const char *const isa_names[ISA_COUNT] = { "scalar", "avx2", "avx512" };
+
+const char *kern_isa_name(enum isa isa)
+{
+    BUG_IF((unsigned)isa >= ISA_COUNT);
+    return isa_names[isa];
+}
+
+bool kern_isa_supported(enum isa isa)
+{
+    if (isa == ISA_SCALAR) {
+        return true;
+    }
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    /* F16C has no name in older compilers' lists; every CPU with AVX2 and FMA has it. */
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (isa == ISA_AVX2) {
+        return avx2;
+    }
+    if (isa == ISA_AVX512) {
+        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    }
+#endif
+    return false;
+}
+
+enum err kern_choose_isa(enum isa *out)
+{
+    *out = ISA_SCALAR;
+    const char *name = getenv("INVAR_ISA");
+    if (name == NULL || name[0] == '\0') {
+        for (int i = 0; i < ISA_COUNT; i++) {
+            if (kern_isa_supported((enum isa)i)) {
+                *out = (enum isa)i;
+            }
+        }
+        return OK;
+    }
+    for (int i = 0; i < ISA_COUNT; i++) {
+        if (strcmp(name, isa_names[i]) == 0) {
+            if (!kern_isa_supported((enum isa)i)) {
+                return FAIL(ERR_USAGE, "INVAR_ISA: this CPU or system does not support \"%s\" | unset INVAR_ISA to use "
+                                       "the best instruction set there is",
+                            name);
+            }
+            *out = (enum isa)i;
+            return OK;
+        }
+    }
+    return FAIL(ERR_USAGE, "INVAR_ISA: found \"%s\", expected scalar, avx2 or avx512 | unset it to use the best "
+                           "instruction set of this CPU",
+                name);
+}
