@@ -34,6 +34,10 @@ enum tokenizer_flags {
  * offset (byte-level models could encode them, but Hugging Face cannot). */
 MUST_USE enum err tokenizer_encode(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t bytes,
                                    unsigned flags, struct tokens *out);
+/* Where a long text may be cut so that encoding both parts (without TOKENIZER_POST) gives the ids of the whole: the last
+ * such offset in (0, bytes), looking back at most 1 MiB from the end; 0: nowhere. `tokenizer` is a struct tokenizer, so this
+ * is the `split` of reader_options with split_arg = the tokenizer. */
+size_t tokenizer_split(const void *tokenizer, const char *text, size_t bytes);
 /* Append the bytes of one token (a byte-level token may be part of a character). id outside the vocabulary: ERR_DATA. */
 MUST_USE enum err tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *out);
 /* Copy the files that define it into a checkpoint folder (tokenizer.json, or vocab.json and merges.txt; for "bytes" a
