@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Makes tests/golden: tiny models of each family with what PyTorch computes from them (layout: tests/golden/README.md).
 
-    PYTHON tools/make_golden.py [FOLDER]      PYTHON has torch, transformers and safetensors; FOLDER: default tests/golden
+    PYTHON tools/make_golden.py [FOLDER]      PYTHON has torch, transformers, safetensors; default: tests/golden
 
-The values come from float64 and are rounded to fp32 once. Transformers computes norms and rotary angles of Llama in float32
-whatever the type of the model, so these two are replaced for the float64 run. The unchanged float32 model of transformers is
-run as well; its distance is printed, and a distance above what rounding explains stops the tool.
+The values come from float64 and are rounded to fp32 once. Transformers computes norms and rotary angles of Llama in
+float32 whatever the type of the model, so these two are replaced for the float64 run. The unchanged float32 model of
+transformers is run as well; its distance is printed, and one above what rounding explains stops the tool.
 """
 import json
 import os
@@ -89,7 +89,7 @@ def loss_of(model, tokens, targets):
 
 
 def run(model, tokens, targets):
-    """Logits, loss and gradients of batch 0, then the losses, norms and weights of STEPS steps over the batches in turn."""
+    """Logits, loss and gradients of batch 0; then losses, norms and weights of STEPS steps over the batches in turn."""
     named = dict(model.named_parameters())
     logits, loss = loss_of(model, tokens[0], targets[0])
     loss.backward()
@@ -122,7 +122,7 @@ def distance(judge, other, skip_key_bias=False):
 
 
 def write_config(config, name, folder):
-    """As transformers writes it; for the tied Llama in the spelling of its releases before 5, which most models still have."""
+    """As transformers writes it; for the tied Llama as its releases before 5 did, which most models still have."""
     kept = json.loads(config.to_json_string())
     kept["architectures"] = ["GPT2LMHeadModel" if name == "gpt2" else "LlamaForCausalLM"]
     if name == "llama_tied":
@@ -142,8 +142,8 @@ def make(name, config, folder):
     result32, gradients32, after32 = run(model, tokens, targets)
     far = [distance({key: result[key]}, result32) for key in ("logits", "loss", "losses", "grad_norms")]
     far += [distance(gradients, gradients32, True), distance(after, after32, True)]
-    print(f"{name:11s} float32 against float64: logits %.1e loss %.1e losses %.1e norms %.1e gradients %.1e weights %.1e" %
-          tuple(far))
+    print(f"{name:11s} float32 against float64: " +
+          "logits %.1e loss %.1e losses %.1e norms %.1e gradients %.1e weights %.1e" % tuple(far))
     if max(far[:5]) > 2e-5 or far[5] > 2e-3:
         sys.exit(f"{name}: float32 and float64 differ by more than rounding")
 
