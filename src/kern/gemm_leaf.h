@@ -47,4 +47,6 @@ struct gemm_leaves {
     double (*fma_loop)(uint64_t rounds);
 };
 
+extern const struct gemm_leaves gemm_leaves_scalar, gemm_leaves_avx2, gemm_leaves_avx512;
+
 #endif

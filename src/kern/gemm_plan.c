@@ -1,0 +1,112 @@
+/* Why this exists: pieces, segments, units and cache-sized chunks cut the summed dimension at different places; this file
+ * is the one walk over all of them, so that packing and computing cannot disagree. Pure arithmetic, nothing is kept.
+ *
+ * Invariants: steps are in ascending order and cover every element once; a chain starts once and ends once; segment s, when
+ * it ends, is added to as many finished left neighbours as s has trailing one bits (a binary counter), which is the balanced
+ * tree. */
+#include "kern/gemm_plan.h"
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* `length` cut into equal parts of at most `limit`: one part. */
+static uint64_t even_part(uint64_t length, uint64_t limit)
+{
+    uint64_t parts = length / limit + (length % limit != 0);
+    return parts > 0 ? length / parts + (length % parts != 0) : 0;
+}
+
+static struct gemm_step next_step(const struct gemm_plan *plan, struct gemm_cursor *c)
+{
+    const struct gemm_job *job = plan->job;
+    const struct gemm_piece *piece = &job->pieces[c->piece];
+    bool grad = job->grad != NULL;
+    uint64_t left = piece->k - c->k;
+    if (grad) {
+        left = min_u64(left, job->unit - c->chain);
+    }
+    struct gemm_step s = { .piece = piece, .k0 = c->k, .k = even_part(left, plan->k_limit), .starts = !c->open };
+    c->k += s.k;
+    c->chain += s.k;
+    c->total += s.k;
+    bool piece_done = c->k == piece->k;
+    bool last = piece_done && c->piece + 1 == job->pieces_count;
+    if (grad) {
+        s.ends = c->chain == job->unit || last;
+        s.final = s.ends;
+    } else {
+        s.ends = piece_done && piece->ends_segment;
+        s.final = s.ends && last;
+        for (uint32_t rest = c->segment; s.ends && (rest & 1) != 0; rest >>= 1) {
+            s.folds++;
+        }
+    }
+    c->open = !s.ends;
+    if (s.ends) {
+        c->chain = 0;
+        c->segment++;
+    }
+    if (piece_done) {
+        c->piece++;
+        c->k = 0;
+    }
+    return s;
+}
+
+bool gemm_plan_next(const struct gemm_plan *plan, struct gemm_cursor *cursor, struct gemm_chunk *out)
+{
+    out->steps = 0;
+    out->base = cursor->total;
+    out->k = 0;
+    while (cursor->piece < plan->job->pieces_count && out->steps < GEMM_CHUNK_STEPS) {
+        struct gemm_cursor after = *cursor;
+        struct gemm_step s = next_step(plan, &after);
+        if (out->steps > 0 && out->k + s.k > plan->k_limit) {
+            break;
+        }
+        s.at = out->k;
+        out->step[out->steps++] = s;
+        out->k += s.k;
+        *cursor = after;
+    }
+    return out->steps > 0;
+}
+
+static void check(const struct gemm_job *job, uint32_t segments)
+{
+    BUG_IF(job->pieces_count == 0 || job->pieces_count > GEMM_PIECES_MAX);
+    BUG_IF(!job->pieces[job->pieces_count - 1].ends_segment);
+    BUG_IF((segments & (segments - 1)) != 0);
+    if (job->grad == NULL) {
+        BUG_IF(job->c == NULL);
+        return;
+    }
+    BUG_IF(job->c != NULL || job->bias != NULL || job->residual != NULL);
+    BUG_IF(segments != 1 || job->unit == 0 || job->overflow == NULL);
+}
+
+struct gemm_plan gemm_plan_of(const struct gemm_job *job, uint64_t k_limit)
+{
+    struct gemm_plan plan = { .job = job, .k_limit = k_limit };
+    uint32_t segments = 0;
+    for (uint32_t p = 0; p < job->pieces_count && p < GEMM_PIECES_MAX; p++) {
+        segments += job->pieces[p].ends_segment;
+    }
+    check(job, segments);
+    while ((1u << plan.levels) < segments) {
+        plan.levels++;
+    }
+    struct gemm_cursor cursor = { 0 };
+    struct gemm_chunk chunk;
+    bool open = false;
+    while (gemm_plan_next(&plan, &cursor, &chunk)) {
+        plan.carry |= open;
+        open = cursor.open || plan.levels > 0;
+        plan.k_chunk = chunk.k > plan.k_chunk ? chunk.k : plan.k_chunk;
+        plan.chunks++;
+    }
+    plan.k_total = cursor.total;
+    return plan;
+}
