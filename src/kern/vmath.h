@@ -1,0 +1,87 @@
+/* Elementary functions on 16 lanes: polynomials of fused multiply-adds, no libm, the same bits on every instruction set.
+ * Coefficients are minimax fits (Remez, relative error of the whole function) rounded to fp32. Not defined: NaN payloads. */
+#ifndef KERN_VMATH_H
+#define KERN_VMATH_H
+
+#include "kern/simd.h"
+
+#define VMATH_LN2_HI 0x1.62e430p-1f   /* ln 2 rounded to fp32 */
+#define VMATH_LN2_LO -0x1.05c610p-29f /* what is missing */
+
+/* e^x, at most 1 ulp. x < -87.3 gives 0 (the result would be close to denormal), x > 88.72283 gives +inf, exp(+-0) = 1.
+ * n = round(x / ln 2) by the magic addend, r = x - n ln 2 in two steps (the first is exact), e^r = 1 + r + r^2 Q(r). */
+V16_INLINE struct v16 v16_exp(struct v16 x)
+{
+    const struct v16 magic = v16_set1(0x1.8p23f);
+    struct v16 shifted = v16_fma(x, v16_set1(0x1.715476p0f), magic);
+    struct v16 n = v16_sub(shifted, magic);
+    struct v16 r = v16_fnma(n, v16_set1(VMATH_LN2_HI), x);
+    r = v16_fnma(n, v16_set1(VMATH_LN2_LO), r);
+    struct v16 p = v16_set1(0x1.6a242cp-10f);
+    p = v16_fma(p, r, v16_set1(0x1.1239e2p-7f));
+    p = v16_fma(p, r, v16_set1(0x1.5558f2p-5f));
+    p = v16_fma(p, r, v16_set1(0x1.555492p-3f));
+    p = v16_fma(p, r, v16_set1(0x1.fffffcp-2f));
+    p = v16_fma(p, r, v16_set1(1.0f));
+    p = v16_fma(p, r, v16_set1(1.0f));
+    p = v16_scale_exponent(p, shifted);
+    p = v16_select(v16_lt(x, v16_set1(-87.3f)), v16_zero(), p);
+    p = v16_select(v16_lt(v16_set1(88.72283f), x), v16_set1(__builtin_inff()), p);
+    return v16_select(v16_eq(x, x), p, x);
+}
+
+/* Natural logarithm, at most 1 ulp for normal x > 0; 0 (and denormals) give -inf, +inf gives +inf, x < 0 gives NaN.
+ * x = 2^k m with m in [1/sqrt 2, sqrt 2), f = m - 1: k ln 2 + f - f^2 / 2 + f^3 P(f). */
+V16_INLINE struct v16 v16_log(struct v16 x)
+{
+    /* Subtracting the pattern of 1/sqrt 2 makes the exponent field count from there. */
+    const struct v16i offset = v16i_set1(0x3f3504f3);
+    struct v16i above = v16i_sub(v16_bits(x), offset);
+    struct v16 k = v16i_to_float(v16i_sra(above, 23));
+    struct v16 m = v16_from_bits(v16i_add(v16i_and(above, v16i_set1(0x007fffff)), offset));
+    struct v16 f = v16_sub(m, v16_set1(1.0f));
+    struct v16 p = v16_set1(0x1.1457e4p-4f);
+    p = v16_fma(p, f, v16_set1(-0x1.de3bf6p-4f));
+    p = v16_fma(p, f, v16_set1(0x1.e6f03cp-4f));
+    p = v16_fma(p, f, v16_set1(-0x1.fc2208p-4f));
+    p = v16_fma(p, f, v16_set1(0x1.23376cp-3f));
+    p = v16_fma(p, f, v16_set1(-0x1.555c4ep-3f));
+    p = v16_fma(p, f, v16_set1(0x1.99a4b6p-3f));
+    p = v16_fma(p, f, v16_set1(-0x1.000006p-2f));
+    p = v16_fma(p, f, v16_set1(0x1.555548p-2f));
+    struct v16 square = v16_mul(f, f);
+    p = v16_mul(p, f);
+    p = v16_sub(p, v16_set1(0.5f));              /* f P - 1/2 */
+    p = v16_fma(p, square, v16_mul(k, v16_set1(VMATH_LN2_LO)));
+    struct v16 y = v16_fma(k, v16_set1(VMATH_LN2_HI), v16_add(f, p));
+    y = v16_select(v16_lt(x, v16_set1(0x1p-126f)), v16_set1(-__builtin_inff()), y);
+    y = v16_select(v16_lt(x, v16_zero()), v16_set1(__builtin_nanf("")), y);
+    /* +inf and NaN are their own logarithm */
+    return v16_select(v16_lt(x, v16_set1(__builtin_inff())), y, x);
+}
+
+/* Hyperbolic tangent, at most 2 ulp everywhere. a = |x| < 0.625: a + a^3 P(a^2); above: 1 - 2 / (e^2a + 1);
+ * then the sign of x. */
+V16_INLINE struct v16 v16_tanh(struct v16 x)
+{
+    struct v16 size = v16_abs(x), square = v16_mul(x, x);
+    struct v16 p = v16_set1(0x1.18e1acp-9f);
+    p = v16_fma(p, square, v16_set1(-0x1.0bf4eep-7f));
+    p = v16_fma(p, square, v16_set1(0x1.638b56p-6f));
+    p = v16_fma(p, square, v16_set1(-0x1.b9ee90p-5f));
+    p = v16_fma(p, square, v16_set1(0x1.111066p-3f));
+    p = v16_fma(p, square, v16_set1(-0x1.555554p-2f));
+    struct v16 near = v16_fma(v16_mul(p, square), size, size);
+    struct v16 e = v16_exp(v16_add(size, size));
+    struct v16 far = v16_sub(v16_set1(1.0f), v16_div(v16_set1(2.0f), v16_add(e, v16_set1(1.0f))));
+    return v16_with_sign(v16_select(v16_lt(size, v16_set1(0.625f)), near, far), x);
+}
+
+/* 1 / (1 + e^-x), at most 3 ulp. */
+V16_INLINE struct v16 v16_sigmoid(struct v16 x)
+{
+    const struct v16 one = v16_set1(1.0f);
+    return v16_div(one, v16_add(one, v16_exp(v16_neg(x))));
+}
+
+#endif
