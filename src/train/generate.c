@@ -1,0 +1,171 @@
+/* Why this exists: sampling that a reader can repeat: the draw at a position depends on the logits, the seed and the
+ * position only. Probabilities are computed in double with base/fmath.h, in the order of falling likelihood. */
+#include "train/generate.h"
+
+#include "base/fmath.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "base/utf8.h"
+
+static int by_likelihood(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    if (x->weight != y->weight) {
+        return x->weight > y->weight ? -1 : 1;
+    }
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static int32_t most_likely(const float *logits, uint64_t vocab)
+{
+    uint64_t best = 0;
+    for (uint64_t i = 1; i < vocab; i++) {
+        if (logits[i] > logits[best]) {
+            best = i;
+        }
+    }
+    return (int32_t)best;
+}
+
+/* Number of leading candidates whose weights reach `share` of the total of `count`. */
+static uint64_t nucleus(const struct candidate *c, uint64_t count, double share, double total)
+{
+    double sum = 0.0;
+    for (uint64_t i = 0; i < count; i++) {
+        sum += c[i].weight;
+        if (sum >= share * total) {
+            return i + 1;
+        }
+    }
+    return count;
+}
+
+int32_t sample_token(const float *logits, uint64_t vocab, const struct sampling *s, uint64_t position,
+                     struct candidate *scratch)
+{
+    int32_t best = most_likely(logits, vocab);
+    if (s->temperature <= 0.0) {
+        return best;
+    }
+    double top = (double)logits[best];
+    for (uint64_t i = 0; i < vocab; i++) {
+        scratch[i] = (struct candidate){ fmath_exp(((double)logits[i] - top) / s->temperature), (int32_t)i };
+    }
+    qsort(scratch, vocab, sizeof(scratch[0]), by_likelihood);
+    uint64_t count = s->top_k > 0 && s->top_k < vocab ? s->top_k : vocab;
+    double total = 0.0;
+    for (uint64_t i = 0; i < count; i++) {
+        total += scratch[i].weight;
+    }
+    if (s->top_p < 1.0) {
+        count = nucleus(scratch, count, s->top_p, total);
+        total = 0.0;
+        for (uint64_t i = 0; i < count; i++) {
+            total += scratch[i].weight;
+        }
+    }
+    struct rng_block block = rng_at(s->seed, RNG_SAMPLE, position, 0);
+    double aim = rng_unit(block.word[0]) * total, sum = 0.0;
+    for (uint64_t i = 0; i < count; i++) {
+        sum += scratch[i].weight;
+        if (aim < sum) {
+            return scratch[i].id;
+        }
+    }
+    return scratch[count - 1].id;
+}
+
+/* Length of the leading part of `text` that does not end inside a character. */
+static size_t whole_characters(const char *text, size_t bytes)
+{
+    size_t valid = utf8_valid_prefix(text, bytes);
+    size_t rest = bytes - valid;
+    /* Up to three bytes may be the start of a character; more cannot become one and are passed on. */
+    return rest <= 3 && rest > 0 && ((unsigned char)text[valid] & 0xc0) == 0xc0 ? valid : bytes;
+}
+
+static void emit(const struct generation *g, struct buf *text, bool end)
+{
+    size_t ready = end ? text->bytes : whole_characters(text->data, text->bytes);
+    if (ready == 0) {
+        return;
+    }
+    g->sink(g->sink_arg, text->data, ready);
+    memmove(text->data, text->data + ready, text->bytes - ready + 1);
+    text->bytes -= ready;
+}
+
+static enum err encode_prompt(const struct tokenizer *t, const char *prompt, struct tokens *ids)
+{
+    struct tokenizer_scratch *scratch;
+    TRY(tokenizer_scratch_new(&scratch, t));
+    enum err err = tokenizer_encode(t, scratch, prompt, strlen(prompt), TOKENIZER_SPECIAL, ids);
+    tokenizer_scratch_free(scratch);
+    if (err == OK && ids->count == 0) {
+        if (tokenizer_eot(t) < 0) {
+            return FAIL(ERR_USAGE, "the prompt is empty and this tokenizer has no end-of-text token to start from | give "
+                                   "--prompt TEXT");
+        }
+        void *mem = ids->id;
+        TRY(mem_grow(&mem, &ids->capacity, 1, sizeof(int32_t)));
+        ids->id = mem;
+        ids->id[ids->count++] = (int32_t)tokenizer_eot(t);
+    }
+    return err;
+}
+
+static enum err run(struct model *m, const struct tokenizer *t, uint64_t positions, const struct generation *g,
+                    const struct tokens *prompt, float *logits, struct candidate *scratch, struct generated *out)
+{
+    uint64_t vocab = model_conf(m)->vocab;
+    struct buf text = { 0 };
+    uint64_t at = prompt->count;
+    enum err err = OK;
+    model_infer(m, 0, prompt->count, prompt->id, false, logits);
+    for (out->new_tokens = 0; out->new_tokens < g->max_new_tokens;) {
+        int32_t next = sample_token(logits, vocab, &g->sampling, at, scratch);
+        if (next == tokenizer_eot(t)) {
+            out->stopped = true;
+            break;
+        }
+        out->new_tokens++;
+        if ((uint64_t)next < tokenizer_vocab(t)) { /* ids above belong to the padding of vocab_size: no text */
+            TRY_OUT(tokenizer_decode(t, next, &text));
+            emit(g, &text, false);
+        }
+        if (at == positions) {
+            out->full = true;
+            break;
+        }
+        model_infer(m, at++, 1, &next, false, logits);
+    }
+    emit(g, &text, true);
+out:
+    buf_release(&text);
+    return err;
+}
+
+enum err generate(struct model *m, const struct tokenizer *t, uint64_t positions, const struct generation *g,
+                  struct generated *out)
+{
+    struct tokens prompt = { 0 };
+    void *logits = NULL, *scratch = NULL;
+    uint64_t vocab = model_conf(m)->vocab;
+    enum err err;
+    *out = (struct generated){ 0 };
+    TRY_OUT(encode_prompt(t, g->prompt, &prompt));
+    out->prompt_tokens = prompt.count;
+    if (prompt.count > positions) {
+        err = FAIL(ERR_USAGE, "the prompt has %zu tokens, the model has %llu positions | shorten the prompt", prompt.count,
+                   (unsigned long long)positions);
+        goto out;
+    }
+    TRY_OUT(mem_alloc(&logits, vocab, sizeof(float)));
+    TRY_OUT(mem_alloc(&scratch, vocab, sizeof(struct candidate)));
+    TRY_OUT(run(m, t, positions, g, &prompt, logits, scratch, out));
+out:
+    tokens_release(&prompt);
+    free(logits);
+    free(scratch);
+    return err;
+}

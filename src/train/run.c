@@ -1,0 +1,155 @@
+/* Why this exists: the loop around the step: what is reported, evaluated and saved, and when. */
+#include "base/file.h"
+#include "ckpt/ckpt.h"
+#include "train/trainer.h"
+
+static enum err print_start(struct trainer *t)
+{
+    const struct conf *c = t->conf;
+    struct buf text = { 0 };
+    char memory[32], model_bytes[32];
+    const struct registry *r = model_registry(t->model);
+    enum err err;
+    TRY_OUT(conf_print(c, &text));
+    TRY_OUT(buf_printf(&text, "\nmodel: %llu parameters in %u tensors\n", (unsigned long long)r->elements, r->count));
+    TRY_OUT(optimizer_describe(t->model, c, &text));
+    uint64_t planned = t->arena.used + kern_workspace_bytes(pool_threads(t->pool));
+    TRY_OUT(buf_printf(&text, "memory: %s planned (weights, moments and gradients %s)\n", log_bytes(planned, memory),
+                       log_bytes(r->stored * 20, model_bytes)));
+    t->peak_gflops = kern_peak_gflops(t->kern);
+    TRY_OUT(buf_printf(&text, "machine: %u threads, %s, %.0f GFLOP/s measured peak (fp32)\n", pool_threads(t->pool),
+                       kern_isa_name(kern_isa(t->kern)), t->peak_gflops));
+    TRY_OUT(buf_printf(&text, "data: %llu tokens, %llu samples of %llu tokens; %llu steps are %.2f epochs\n\n",
+                       (unsigned long long)store_tokens(t->data), (unsigned long long)t->sampler.samples,
+                       (unsigned long long)c->seq_length, (unsigned long long)c->max_steps,
+                       (double)c->max_steps * (double)c->global_batch_size / (double)t->sampler.samples));
+    fputs(text.data, stdout);
+    fflush(stdout);
+out:
+    buf_release(&text);
+    return err;
+}
+
+/* Make the folder, drop what a replaced run left, record the configuration, open the metrics. */
+static enum err prepare_folder(struct trainer *t)
+{
+    const struct conf *c = t->conf;
+    char *path = NULL;
+    struct buf yaml = { 0 };
+    enum err err;
+    TRY_OUT(file_make_folder(c->output_dir));
+    if (c->overwrite_output_dir && c->resume_from_checkpoint == NULL) {
+        TRY_OUT(file_remove_tree(t->checkpoints));
+        TRY_OUT(file_join(&path, c->output_dir, "metrics.jsonl"));
+        TRY_OUT(file_remove_tree(path));
+        free(path);
+        path = NULL;
+    }
+    TRY_OUT(file_make_folder(t->checkpoints));
+    TRY_OUT(ckpt_clean(t->checkpoints));
+    TRY_OUT(file_join(&path, c->output_dir, "config.yaml"));
+    TRY_OUT(conf_save(c, &yaml));
+    TRY_OUT(file_replace(path, yaml.data, yaml.bytes));
+    TRY_OUT(metrics_open(&t->metrics, c->output_dir, c->report_tensorboard, t->step));
+out:
+    free(path);
+    buf_release(&yaml);
+    return err;
+}
+
+static enum err report_step(struct trainer *t, const struct step_report *r, struct log_progress *p, double eta_s)
+{
+    const struct conf *c = t->conf;
+    double tokens_s = (double)(c->global_batch_size * c->seq_length) / r->seconds;
+    double gflops = tokens_s * model_train_flops_per_token(&c->model, c->seq_length) * 1e-9;
+    bool last = r->step == c->max_steps;
+    char memory[32], left[32];
+    log_progress_line(p, last || r->rejected,
+                      "step %llu/%llu  loss %.4f  lr %.3g  |grad| %.3f%s  %.0f tokens/s  %.0f GFLOP/s (%.0f %% of peak)  "
+                      "%s  %s left",
+                      (unsigned long long)r->step, (unsigned long long)c->max_steps, r->loss, r->lr, r->grad_norm,
+                      r->rejected ? " REJECTED" : "", tokens_s, gflops, 100.0 * gflops / t->peak_gflops,
+                      log_bytes(mem_peak_bytes(), memory), log_duration(eta_s, left));
+    const struct metric list[] = {
+        { "loss", r->loss },         { "learning_rate", r->lr },   { "grad_norm", r->grad_norm },
+        { "tokens", (double)r->tokens }, { "tokens_per_second", tokens_s }, { "gflops", gflops },
+        { "memory_bytes", (double)mem_peak_bytes() }, { "rejected", r->rejected ? 1.0 : 0.0 },
+    };
+    /* Loss and state hash of every step; the rest every logging_steps. */
+    bool full = c->logging_steps > 0 && (r->step % c->logging_steps == 0 || last || r->rejected);
+    size_t count = full ? sizeof(list) / sizeof(list[0]) : 1;
+    return metrics_write(t->metrics, "train", r->step, r->state_hash, list, count);
+}
+
+static enum err validate(struct trainer *t, struct log_progress *p)
+{
+    struct evaluation e;
+    TRY(evaluate(t->model, &t->eval_sampler, t->conf->micro_batch_size, t->conf->eval_iters, t->input, t->target, NULL,
+                 &e));
+    log_progress_end(p);
+    log_note("step %llu: validation loss %.4f over %llu tokens", (unsigned long long)t->step, e.loss,
+             (unsigned long long)e.tokens);
+    const struct metric list[] = { { "loss", e.loss }, { "tokens", (double)e.tokens } };
+    return metrics_write(t->metrics, "eval", t->step, t->state_hash, list, 2);
+}
+
+static bool due(uint64_t step, uint64_t every, uint64_t last)
+{
+    return every > 0 && (step % every == 0 || step == last);
+}
+
+static enum err save(struct trainer *t, struct log_progress *p)
+{
+    if (t->saved_step == t->step) {
+        return OK;
+    }
+    TRY(trainer_save(t));
+    log_progress_end(p);
+    log_note("step %llu: saved %s/step-%llu, state %016llx", (unsigned long long)t->step, t->checkpoints,
+             (unsigned long long)t->step, (unsigned long long)t->state_hash);
+    return OK;
+}
+
+static enum err loop(struct trainer *t, const volatile sig_atomic_t *stop, struct log_progress *p)
+{
+    const struct conf *c = t->conf;
+    double started = log_seconds();
+    uint64_t first = t->step;
+    while (t->step < c->max_steps) {
+        struct step_report r;
+        TRY(trainer_step(t, &r));
+        double per_step = (log_seconds() - started) / (double)(t->step - first);
+        TRY(report_step(t, &r, p, per_step * (double)(c->max_steps - t->step)));
+        if (t->eval_data != NULL && due(t->step, c->eval_steps, c->max_steps)) {
+            TRY(validate(t, p));
+        }
+        if (due(t->step, c->save_steps, c->max_steps)) {
+            TRY(save(t, p));
+        }
+        if (*stop != 0) {
+            TRY(save(t, p));
+            return FAIL(ERR_INTERRUPT, "interrupted after step %llu; the state is saved | continue with "
+                                       "--resume_from_checkpoint latest",
+                        (unsigned long long)t->step);
+        }
+    }
+    return OK;
+}
+
+enum err trainer_run(struct trainer *t, const volatile sig_atomic_t *stop)
+{
+    struct log_progress p;
+    char peak[32], seconds[32];
+    log_progress_init(&p, 5.0);
+    TRY(print_start(t));
+    TRY(prepare_folder(t));
+    double started = log_seconds();
+    enum err err = loop(t, stop, &p);
+    log_progress_end(&p);
+    if (err == OK) {
+        log_note("done: %llu steps in %s, peak memory %s, state %016llx", (unsigned long long)t->step,
+                 log_duration(log_seconds() - started, seconds), log_bytes(mem_peak_bytes(), peak),
+                 (unsigned long long)t->state_hash);
+    }
+    return err;
+}

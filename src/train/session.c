@@ -1,0 +1,62 @@
+/* Why this exists: opening a trained model for use is one sequence, whatever it is used for. */
+#include "train/session.h"
+
+#include "part/order.h"
+#include "train/trainer.h"
+
+static void layout(struct session *s, const struct model_shape *shape)
+{
+    model_layout(s->model, &s->arena);
+    if (shape->mode == MODEL_EVAL) {
+        s->input = arena_take(&s->arena, mem_mul(shape->sequences, shape->seq_length), sizeof(int32_t));
+        s->target = arena_take(&s->arena, mem_mul(shape->sequences, shape->seq_length), sizeof(int32_t));
+    }
+}
+
+static enum err open_model(struct session *s, const char *path, const struct session_options *o)
+{
+    const struct model_conf *c = &s->conf;
+    const struct model_shape shape = {
+        .mode = o->mode,
+        .sequences = o->sequences,
+        .seq_length = o->seq_length > 0 ? o->seq_length : c->positions,
+        .grain = order_default_grain(c->kv_heads, c->ffn, order_pad_vocab(c->vocab)),
+        .grad_unit = o->seq_length > 0 ? o->seq_length : c->positions,
+    };
+    if (family_desc(c->family)->learned_positions && shape.seq_length > c->positions) {
+        return FAIL(ERR_USAGE, "%llu positions were asked for, the model has learned %llu | use at most %llu",
+                    (unsigned long long)shape.seq_length, (unsigned long long)c->positions,
+                    (unsigned long long)c->positions);
+    }
+    TRY(model_new(&s->model, c, &shape, s->kern));
+    layout(s, &shape);
+    TRY(arena_back(&s->arena));
+    layout(s, &shape);
+    TRY(model_ready(s->model));
+    return state_read_weights(s->model, path, &s->step);
+}
+
+enum err session_open(struct session *s, const char *path, const struct session_options *o)
+{
+    enum isa isa;
+    enum err err;
+    *s = (struct session){ 0 };
+    TRY_OUT(state_read_conf(path, &s->conf));
+    TRY_OUT(kern_choose_isa(&isa));
+    TRY_OUT(pool_new(&s->pool, (uint32_t)o->threads));
+    TRY_OUT(kern_new(&s->kern, isa, s->pool));
+    TRY_OUT(open_model(s, path, o));
+    return OK;
+out:
+    session_close(s);
+    return err;
+}
+
+void session_close(struct session *s)
+{
+    model_free(s->model);
+    arena_release(&s->arena);
+    kern_free(s->kern);
+    pool_free(s->pool);
+    *s = (struct session){ 0 };
+}

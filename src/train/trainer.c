@@ -1,0 +1,199 @@
+/* Why this exists: a run is opened in one order - resolve, open inputs, check that they fit together, lay out all memory,
+ * then weights - so that every mistake is reported before anything is allocated or written. */
+#include "train/trainer.h"
+
+#include "base/file.h"
+#include "ckpt/ckpt.h"
+#include "part/order.h"
+
+#define MODEL_WEIGHTS "model.safetensors"
+
+/* tp_grain must give whole subtrees: it divides the key/value heads, the feed-forward width and the padded vocabulary. */
+static enum err resolve_arithmetic(struct conf *c)
+{
+    const struct model_conf *m = &c->model;
+    uint64_t padded = order_pad_vocab(m->vocab);
+    if (c->tp_grain == 0) {
+        c->tp_grain = order_default_grain(m->kv_heads, m->ffn, padded);
+    }
+    if (m->kv_heads % c->tp_grain != 0 || m->ffn % c->tp_grain != 0 || padded % c->tp_grain != 0) {
+        return FAIL(ERR_USAGE,
+                    "tp_grain %llu does not divide the key/value heads (%llu), the feed-forward width (%llu) and the padded "
+                    "vocabulary (%llu) | leave tp_grain out: %u fits",
+                    (unsigned long long)c->tp_grain, (unsigned long long)m->kv_heads, (unsigned long long)m->ffn,
+                    (unsigned long long)padded, order_default_grain(m->kv_heads, m->ffn, padded));
+    }
+    if (c->grad_unit == 0) {
+        c->grad_unit = c->seq_length < ORDER_UNIT_MAX ? c->seq_length : ORDER_UNIT_MAX;
+    }
+    if (c->grad_unit > c->seq_length) {
+        return FAIL(ERR_USAGE, "grad_unit %llu is longer than seq_length %llu | leave grad_unit out, or give at most %llu",
+                    (unsigned long long)c->grad_unit, (unsigned long long)c->seq_length,
+                    (unsigned long long)c->seq_length);
+    }
+    if (c->grad_scale_log2 == 0) {
+        c->grad_scale_log2 = order_default_grad_scale_log2(c->seq_length);
+    }
+    return OK;
+}
+
+static enum err open_inputs(struct trainer *t)
+{
+    const struct conf *c = t->conf;
+    if (c->tokenizer != NULL) {
+        TRY(tokenizer_load(&t->tokenizer, c->tokenizer));
+        if (tokenizer_vocab(t->tokenizer) > c->model.vocab) {
+            return FAIL(ERR_USAGE, "tokenizer %s has %llu ids, the model's vocab_size is %llu | set vocab_size to at least "
+                                   "%llu",
+                        c->tokenizer, (unsigned long long)tokenizer_vocab(t->tokenizer),
+                        (unsigned long long)c->model.vocab, (unsigned long long)tokenizer_vocab(t->tokenizer));
+        }
+    }
+    TRY(store_open(&t->data, c->data_path));
+    TRY(store_check_vocab(t->data, c->model.vocab));
+    TRY(sampler_init(&t->sampler, t->data, c->seq_length, c->model.vocab, c->data_seed));
+    if (c->eval_data_path != NULL) {
+        TRY(store_open(&t->eval_data, c->eval_data_path));
+        TRY(store_check_vocab(t->eval_data, c->model.vocab));
+        TRY(sampler_init(&t->eval_sampler, t->eval_data, c->seq_length, c->model.vocab, c->data_seed));
+    }
+    return OK;
+}
+
+/* The data was made by the tokenizer that will be saved with the model, as far as both are known. */
+static enum err check_tokenizer_of(const struct trainer *t, const struct store *s, const char *prefix)
+{
+    struct store_info info;
+    char digest[33];
+    TRY(store_info(s, &info));
+    if (t->tokenizer == NULL || info.tokenizer[0] == '\0') {
+        return OK;
+    }
+    tokenizer_digest(t->tokenizer, digest);
+    if (strcmp(digest, info.tokenizer) != 0) {
+        return FAIL(ERR_USAGE, "%s was built with another tokenizer (%s) than %s (%s) | build the data again, or give the "
+                               "tokenizer it was built with",
+                    prefix, info.tokenizer, t->conf->tokenizer, digest);
+    }
+    return OK;
+}
+
+static enum err resolve_length(const struct trainer *t, struct conf *c)
+{
+    if (c->max_steps == 0) {
+        double steps = c->num_train_epochs * (double)t->sampler.samples / (double)c->global_batch_size;
+        c->max_steps = (uint64_t)steps;
+        if (c->max_steps == 0) {
+            return FAIL(ERR_USAGE,
+                        "num_train_epochs %g of %llu samples is less than one step of global_batch_size %llu | give "
+                        "max_steps, a smaller batch or more data",
+                        c->num_train_epochs, (unsigned long long)t->sampler.samples,
+                        (unsigned long long)c->global_batch_size);
+        }
+    }
+    if (c->lr_decay_steps == 0) {
+        c->lr_decay_steps = c->max_steps;
+    }
+    return OK;
+}
+
+/* A folder with a run in it is continued or replaced only when the user says so. */
+static enum err check_output(const struct trainer *t)
+{
+    const struct conf *c = t->conf;
+    char *metrics;
+    TRY(file_join(&metrics, c->output_dir, "metrics.jsonl"));
+    bool used = file_exists(metrics) || file_exists(t->checkpoints);
+    free(metrics);
+    if (used && c->resume_from_checkpoint == NULL && !c->overwrite_output_dir) {
+        return FAIL(ERR_USAGE,
+                    "output_dir %s already holds a run | continue it with --resume_from_checkpoint latest, replace it with "
+                    "--overwrite_output_dir true, or choose another folder",
+                    c->output_dir);
+    }
+    return OK;
+}
+
+static void layout(struct trainer *t)
+{
+    const struct conf *c = t->conf;
+    model_layout(t->model, &t->arena);
+    optimizer_layout(&t->optimizer, t->model, &t->arena);
+    t->input = arena_take(&t->arena, mem_mul(c->micro_batch_size, c->seq_length), sizeof(int32_t));
+    t->target = arena_take(&t->arena, mem_mul(c->micro_batch_size, c->seq_length), sizeof(int32_t));
+}
+
+static enum err open_model(struct trainer *t)
+{
+    const struct conf *c = t->conf;
+    const struct model_shape shape = {
+        .mode = MODEL_TRAIN, .sequences = c->micro_batch_size, .seq_length = c->seq_length,
+        .grain = (uint32_t)c->tp_grain, .grad_unit = c->grad_unit, .grad_scale_log2 = (int32_t)c->grad_scale_log2,
+    };
+    TRY(model_new(&t->model, &c->model, &shape, t->kern));
+    layout(t);
+    TRY(arena_back(&t->arena));
+    layout(t);
+    return model_ready(t->model);
+}
+
+static enum err start_weights(struct trainer *t)
+{
+    const struct conf *c = t->conf;
+    if (c->resume_from_checkpoint != NULL) {
+        bool latest = strcmp(c->resume_from_checkpoint, "latest") == 0;
+        return trainer_resume(t, latest ? t->checkpoints : c->resume_from_checkpoint);
+    }
+    char *weights = NULL;
+    if (c->model_path != NULL) {
+        TRY(file_join(&weights, c->model_path, MODEL_WEIGHTS));
+    }
+    enum err err = OK;
+    if (weights != NULL && file_exists(weights)) {
+        err = trainer_load_weights(t, c->model_path);
+    } else {
+        model_init_weights(t->model, c->seed);
+    }
+    free(weights);
+    t->state_hash = err == OK ? optimizer_state_hash(t->model, t->kern) : 0;
+    return err;
+}
+
+enum err trainer_open(struct trainer *t, struct conf *conf)
+{
+    *t = (struct trainer){ .conf = conf, .saved_step = UINT64_MAX };
+    enum isa isa;
+    enum err err;
+    TRY_OUT(resolve_arithmetic(conf));
+    TRY_OUT(file_join(&t->checkpoints, conf->output_dir, "checkpoints"));
+    TRY_OUT(check_output(t));
+    TRY_OUT(open_inputs(t));
+    TRY_OUT(check_tokenizer_of(t, t->data, conf->data_path));
+    if (t->eval_data != NULL) {
+        TRY_OUT(check_tokenizer_of(t, t->eval_data, conf->eval_data_path));
+    }
+    TRY_OUT(resolve_length(t, conf));
+    TRY_OUT(kern_choose_isa(&isa));
+    TRY_OUT(pool_new(&t->pool, (uint32_t)conf->threads));
+    TRY_OUT(kern_new(&t->kern, isa, t->pool));
+    TRY_OUT(open_model(t));
+    TRY_OUT(start_weights(t));
+    return OK;
+out:
+    trainer_close(t);
+    return err;
+}
+
+void trainer_close(struct trainer *t)
+{
+    metrics_close(t->metrics);
+    model_free(t->model);
+    arena_release(&t->arena);
+    kern_free(t->kern);
+    pool_free(t->pool);
+    store_close(t->data);
+    store_close(t->eval_data);
+    tokenizer_free(t->tokenizer);
+    free(t->checkpoints);
+    *t = (struct trainer){ 0 };
+}
