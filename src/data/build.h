@@ -15,12 +15,16 @@ struct build_options {
     const char *field;    /* of a JSON line, default "text" */
     bool append_eot;      /* end each document with the end-of-text token (default) */
     enum build_on_error on_error;
-    uint64_t memory_bytes; /* bound of the buffers; 0: 256 MB */
+    uint64_t memory_bytes; /* bound of the buffers; 0: 256 MB. A single line or text that needs more gets it */
+    double range_lo, range_hi; /* part of a single plain .txt: fractions of its bytes, moved to the next character boundary;
+                                * both 0: all of it. 0:0.9 and 0.9:1 divide a text without overlap or gap */
     bool quiet;
 };
 
 struct build_result {
-    uint64_t documents, tokens, text_bytes, skipped;
+    uint64_t documents, tokens, text_bytes;
+    uint64_t skipped; /* damaged lines, with BUILD_SKIP */
+    uint64_t empty;   /* documents without text: never stored */
     double seconds;
 };
 

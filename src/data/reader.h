@@ -49,6 +49,7 @@ struct reader_piece {
     uint64_t position;    /* plain text: byte offset of the piece in the file's text */
     enum reader_fault fault; /* found while gathering */
     bool file_ends;       /* nothing follows in this file, not even a newline */
+    bool document_begins; /* false: the piece goes on with the document of the one before */
     bool document_ends;   /* false: the next piece goes on with the same document */
 };
 
