@@ -51,6 +51,9 @@ enum err json_parse_line(json_t **out, const char *name, uint64_t line, const ch
     *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
     if (*out == NULL) {
         *code = json_error_code(&error);
+        for (char *c = error.text; *c != '\0'; c++) { /* jansson quotes the input: no control codes on a terminal */
+            *c = (unsigned char)*c < ' ' || *c == 0x7f ? '?' : *c;
+        }
         unsigned long long at = error.line > 0 ? (unsigned long long)error.line - 1 : 0;
         return FAIL(ERR_DATA, "%s:%llu:%d: not valid JSON: %s", name, (unsigned long long)line + at, error.column,
                     error.text);

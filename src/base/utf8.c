@@ -1,6 +1,8 @@
 /* Why this exists: one strict decoder for readers, tokenizers and messages. */
 #include "base/utf8.h"
 
+#include <string.h>
+
 size_t utf8_decode(const char *text, size_t bytes, uint32_t *code)
 {
     static const uint32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 };
@@ -51,6 +53,14 @@ size_t utf8_valid_prefix(const char *text, size_t bytes)
 {
     size_t i = 0;
     while (i < bytes) {
+        uint64_t eight;
+        if (bytes - i >= sizeof(eight)) { /* most text is ASCII: eight bytes at a time */
+            memcpy(&eight, text + i, sizeof(eight));
+            if ((eight & 0x8080808080808080ull) == 0) {
+                i += sizeof(eight);
+                continue;
+            }
+        }
         if ((unsigned char)text[i] < 0x80) {
             i++;
             continue;
