@@ -1,0 +1,217 @@
+/* Logits, loss, every gradient and 20 AdamW steps of the three golden models against PyTorch in float64
+ * (tests/golden/README.md). Bounds: relative to the largest element of a tensor, 2e-5 for logits and losses, 1e-4 for
+ * gradients and weights. */
+#include "rig.h"
+
+#include <math.h>
+
+#include "ckpt/ckpt.h"
+#include "train/optimizer.h"
+#include "train/trainer.h"
+
+#ifndef GOLDEN_FOLDER
+#error "GOLDEN_FOLDER is set by meson.build"
+#endif
+
+#define BATCHES 4
+#define SEQUENCES 2
+#define LENGTH 24
+#define STEPS 20
+
+struct golden {
+    char folder[512];
+    struct model_conf conf;
+    struct ckpt *ckpt;
+    int32_t token[BATCHES][SEQUENCES * LENGTH], target[BATCHES][SEQUENCES * LENGTH];
+    float loss, losses[STEPS], grad_norms[STEPS];
+    float *logits; /* [SEQUENCES][LENGTH][vocab] */
+};
+
+static void load_golden(struct golden *g, const char *name)
+{
+    struct findings f = { 0 };
+    static float token[BATCHES * SEQUENCES * LENGTH], target[BATCHES * SEQUENCES * LENGTH];
+    snprintf(g->folder, sizeof(g->folder), "%s/%s", GOLDEN_FOLDER, name);
+    assert_ok(model_conf_read(&g->conf, g->folder, &f));
+    assert_int_equal(f.errors, 0);
+    findings_release(&f);
+    assert_ok(ckpt_open(&g->ckpt, g->folder));
+    g->logits = malloc(SEQUENCES * LENGTH * g->conf.vocab * sizeof(float));
+    assert_non_null(g->logits);
+    const struct ckpt_tensor tensors[] = {
+        { "tokens", 3, { BATCHES, SEQUENCES, LENGTH }, token },
+        { "targets", 3, { BATCHES, SEQUENCES, LENGTH }, target },
+        { "logits", 3, { SEQUENCES, LENGTH, g->conf.vocab }, g->logits },
+        { "loss", 1, { 1 }, &g->loss },
+        { "losses", 1, { STEPS }, g->losses },
+        { "grad_norms", 1, { STEPS }, g->grad_norms },
+    };
+    assert_ok(ckpt_read(g->ckpt, "golden.safetensors", tensors, 6));
+    for (size_t i = 0; i < BATCHES * SEQUENCES * LENGTH; i++) {
+        g->token[0][i] = (int32_t)token[i];
+        g->target[0][i] = (int32_t)target[i];
+    }
+}
+
+static void release_golden(struct golden *g)
+{
+    ckpt_close(g->ckpt);
+    free(g->logits);
+}
+
+/* Read a tensor file with the registry's names into a flat storage of its own. */
+static float *read_flat(struct golden *g, const struct registry *r, const char *file)
+{
+    float *flat = calloc(r->stored, sizeof(float));
+    struct ckpt_tensor *list = calloc(r->count, sizeof(*list));
+    assert_true(flat != NULL && list != NULL);
+    for (uint32_t i = 0; i < r->count; i++) {
+        const struct param *p = &r->list[i];
+        list[i] = (struct ckpt_tensor){ p->name, p->rank, { p->shape[0], p->shape[1] }, flat + p->offset };
+    }
+    assert_ok(ckpt_read(g->ckpt, file, list, r->count));
+    free(list);
+    return flat;
+}
+
+/* Largest difference relative to the largest element of `want`; fails above `bound`. Elements [skip_lo, skip_hi) are only
+ * held to an absolute bound: a key bias has no effect (tests/golden/README.md). */
+static void compare(const char *what, const float *got, const float *want, uint64_t n, double bound)
+{
+    double worst = 0.0, largest = 0.0;
+    for (uint64_t i = 0; i < n; i++) {
+        assert_true(isfinite(got[i]));
+        worst = fmax(worst, fabs((double)got[i] - (double)want[i]));
+        largest = fmax(largest, fabs((double)want[i]));
+    }
+    if (worst > bound * largest) {
+        fail_msg("%s: largest difference %.3g, largest element %.3g, bound %.1g", what, worst, largest, bound);
+    }
+}
+
+/* GPT-2's key bias inside c_attn.bias: elements [hidden, 2 hidden). */
+static bool has_key_bias(const struct param *p)
+{
+    return strstr(p->name, "attn.c_attn.bias") != NULL;
+}
+
+static void compare_param(const struct param *p, const float *got, const float *want, double bound)
+{
+    if (!has_key_bias(p)) {
+        compare(p->name, got, want, p->elements, bound);
+        return;
+    }
+    uint64_t third = p->elements / 3;
+    compare(p->name, got, want, third, bound);
+    compare(p->name, got + 2 * third, want + 2 * third, third, bound);
+}
+
+static void open_rig(struct rig *r, struct golden *g, const struct model_shape *shape, enum isa isa)
+{
+    rig_open(r, &g->conf, shape, isa, 2);
+    assert_ok(state_read_weights(r->model, g->folder, NULL));
+}
+
+static void check_forward(struct golden *g, enum isa isa)
+{
+    struct rig r;
+    struct model_shape shape = rig_shape(&g->conf, MODEL_INFER, 1, LENGTH);
+    uint64_t vocab = g->conf.vocab;
+    float *logits = malloc(LENGTH * vocab * sizeof(float));
+    assert_non_null(logits);
+    open_rig(&r, g, &shape, isa);
+    for (int s = 0; s < SEQUENCES; s++) {
+        model_infer(r.model, 0, LENGTH, g->token[0] + s * LENGTH, true, logits);
+        compare("logits", logits, g->logits + (uint64_t)s * LENGTH * vocab, LENGTH * vocab, 2e-5);
+    }
+    rig_close(&r);
+    free(logits);
+}
+
+static void check_gradients(struct golden *g, enum isa isa)
+{
+    struct rig r;
+    struct model_shape shape = rig_shape(&g->conf, MODEL_TRAIN, SEQUENCES, LENGTH);
+    struct model_loss loss = { 0 };
+    open_rig(&r, g, &shape, isa);
+    model_micro_step(r.model, SEQUENCES, g->token[0], g->target[0], &loss);
+    assert_false(loss.bad);
+    float got = (float)(fixed_to_loss(loss.sum) / (double)loss.tokens);
+    compare("loss", &got, &g->loss, 1, 2e-5);
+    const struct registry *reg = model_registry(r.model);
+    float *want = read_flat(g, reg, "gradients.safetensors"), *mine = calloc(reg->stored, sizeof(float));
+    assert_non_null(mine);
+    double factor = 1.0 / (double)((int64_t)1 << shape.grad_scale_log2) / (double)loss.tokens;
+    for (uint32_t i = 0; i < reg->count; i++) {
+        const struct param *p = &reg->list[i];
+        kern_grad_to_float(r.kern, p->elements, model_grads(r.model) + p->offset, factor, mine + p->offset);
+        compare_param(p, mine + p->offset, want + p->offset, 1e-4);
+    }
+    free(want);
+    free(mine);
+    rig_close(&r);
+}
+
+static void check_steps(struct golden *g, enum isa isa)
+{
+    struct rig r;
+    struct model_shape shape = rig_shape(&g->conf, MODEL_TRAIN, SEQUENCES, LENGTH);
+    struct optimizer o;
+    struct arena moments = { 0 };
+    const struct conf c = {
+        .learning_rate = 3e-3, .weight_decay = 0.1, .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_epsilon = 1e-8,
+        .max_grad_norm = 1.0, .grad_scale_log2 = shape.grad_scale_log2,
+    };
+    open_rig(&r, g, &shape, isa);
+    optimizer_layout(&o, r.model, &moments);
+    assert_ok(arena_back(&moments));
+    optimizer_layout(&o, r.model, &moments);
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        struct model_loss loss = { 0 };
+        uint64_t b = (step - 1) % BATCHES;
+        model_micro_step(r.model, SEQUENCES, g->token[b], g->target[b], &loss);
+        double norm = optimizer_grad_norm(r.model, r.kern, shape.grad_scale_log2, loss.tokens, &loss.bad);
+        assert_false(loss.bad);
+        float got[2] = { (float)(fixed_to_loss(loss.sum) / (double)loss.tokens), (float)norm };
+        compare("losses", &got[0], &g->losses[step - 1], 1, 2e-5);
+        compare("grad_norms", &got[1], &g->grad_norms[step - 1], 1, 1e-4);
+        optimizer_step(&o, r.model, r.kern, &c, step, c.learning_rate, norm, loss.tokens);
+    }
+    const struct registry *reg = model_registry(r.model);
+    float *want = read_flat(g, reg, "after.safetensors");
+    for (uint32_t i = 0; i < reg->count; i++) {
+        compare_param(&reg->list[i], model_params(r.model) + reg->list[i].offset, want + reg->list[i].offset, 1e-4);
+    }
+    free(want);
+    arena_release(&moments);
+    rig_close(&r);
+}
+
+static void each_isa(const char *name, void (*check)(struct golden *, enum isa))
+{
+    for (int isa = 0; isa < ISA_COUNT; isa++) {
+        if (kern_isa_supported((enum isa)isa)) {
+            struct golden g;
+            load_golden(&g, name);
+            check(&g, (enum isa)isa);
+            release_golden(&g);
+        }
+    }
+}
+
+#define GOLDEN_TESTS(name)                                                                         \
+    static void name##_logits_match_pytorch(void **state) { (void)state; each_isa(#name, check_forward); }   \
+    static void name##_gradients_match_pytorch(void **state) { (void)state; each_isa(#name, check_gradients); } \
+    static void name##_twenty_steps_match_pytorch(void **state) { (void)state; each_isa(#name, check_steps); }
+GOLDEN_TESTS(gpt2)
+GOLDEN_TESTS(llama)
+GOLDEN_TESTS(llama_tied)
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(gpt2_logits_match_pytorch),         cmocka_unit_test(gpt2_gradients_match_pytorch),
+    cmocka_unit_test(gpt2_twenty_steps_match_pytorch),   cmocka_unit_test(llama_logits_match_pytorch),
+    cmocka_unit_test(llama_gradients_match_pytorch),     cmocka_unit_test(llama_twenty_steps_match_pytorch),
+    cmocka_unit_test(llama_tied_logits_match_pytorch),   cmocka_unit_test(llama_tied_gradients_match_pytorch),
+    cmocka_unit_test(llama_tied_twenty_steps_match_pytorch),
+};
+TEST_MAIN(tests)
