@@ -47,7 +47,7 @@ def compare(family):
             sys.exit(f"{family}: logits have the shape {tuple(ours.shape)}, transformers gives {tuple(theirs.shape)}")
         worst = max(worst, (theirs - ours).abs().max().item())
     spread = ours.std().item()
-    print(f"  {family}: {tokens.numel()} tokens, largest difference of a logit {worst:.1e} (their spread is {spread:.2f})")
+    print(f"  {family}: {tokens.numel()} tokens, largest difference of a logit {worst:.1e} (spread {spread:.2f})")
     return worst <= TOLERANCE and spread > 0.1
 
 
