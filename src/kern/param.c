@@ -1,0 +1,75 @@
+/* Why this exists: everything that passes over all parameters or their gradients once - the optimizer, the exact
+ * norm, the hash, initialisation. All of it is limited by memory, so each function makes one pass and divides it.
+ *
+ * Invariants: elementwise results and integer sums only, so the division over threads cannot change a bit. */
+#include "kern/param_leaf.h"
+
+#include "base/rng.h"
+
+const struct param_leaves *const param_leaves_of[ISA_COUNT] = {
+    [ISA_SCALAR] = &param_leaves_scalar,
+    [ISA_AVX2] = &param_leaves_avx2,
+    [ISA_AVX512] = &param_leaves_avx512,
+};
+
+#define PARAM_GRAIN 8192u /* elements: the eight pages of each array of a task are worth waking a thread */
+#define INIT_GRAIN 256u   /* elements: some 10 us of random numbers */
+
+void kern_grad_square_sum(struct kern *k, uint64_t n, const int64_t *grad, struct fixed_wide *sum, bool *overflow)
+{
+    struct fixed_wide total = { { 0, 0, 0 } };
+    struct square_job job = { grad, &total, overflow };
+    split_run(k, k->param->grad_square_sum, &job, n, PARAM_GRAIN);
+    *sum = total;
+}
+
+void kern_adamw(struct kern *k, uint64_t n, const struct adamw *a, float *p, float *m, float *v, int64_t *grad,
+                uint64_t first_index, uint64_t *hash)
+{
+    uint64_t total = 0;
+    struct adamw_job job = { a, p, m, v, grad, first_index, &total };
+    split_run(k, k->param->adamw, &job, n, PARAM_GRAIN);
+    *hash = total;
+}
+
+uint64_t kern_hash(struct kern *k, uint64_t n, const float *p, uint64_t first_index)
+{
+    uint64_t total = 0;
+    struct hash_job job = { p, first_index, &total };
+    split_run(k, k->param->hash, &job, n, PARAM_GRAIN);
+    return total;
+}
+
+void kern_fill(struct kern *k, uint64_t n, float *p, float value)
+{
+    struct fill_job job = { p, value };
+    split_run(k, k->param->fill, &job, n, PARAM_GRAIN);
+}
+
+void kern_grad_to_float(struct kern *k, uint64_t n, const int64_t *grad, double factor, float *y)
+{
+    struct grad_float_job job = { grad, factor, y };
+    split_run(k, k->param->grad_to_float, &job, n, PARAM_GRAIN);
+}
+
+/* Not a leaf: rng_normal4 is written in plain double operations, the same bits wherever it is compiled. */
+static void init_normal(const void *job, uint64_t begin, uint64_t end)
+{
+    const struct init_job *j = job;
+    for (uint64_t i = begin; i < end; i += 4) {
+        double normal[4];
+        rng_normal4(rng_at(j->seed, RNG_INIT, j->tensor_id, (j->first_index + i) / 4), normal);
+        uint64_t count = end - i < 4 ? end - i : 4;
+        for (uint64_t e = 0; e < count; e++) {
+            j->p[i + e] = (float)(normal[e] * j->deviation);
+        }
+    }
+}
+
+void kern_init_normal(struct kern *k, uint64_t n, float *p, uint64_t seed, uint64_t tensor_id, uint64_t first_index,
+                      double deviation)
+{
+    BUG_IF(first_index % 4 != 0);
+    struct init_job job = { p, seed, tensor_id, first_index, deviation };
+    split_run(k, init_normal, &job, n, INIT_GRAIN);
+}

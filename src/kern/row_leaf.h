@@ -1,0 +1,101 @@
+/* Private to kern/: what row.c and cross_entropy.c hand to the leaves of row_*_leaf.c and cross_entropy_leaf.c.
+ * A leaf gets one of the jobs below and a range: of rows, of columns (column sums, embedding gradient) or of
+ * elements. */
+#ifndef KERN_ROW_LEAF_H
+#define KERN_ROW_LEAF_H
+
+#include "kern/split.h"
+
+/* Range: rows. */
+struct norm_job {
+    uint64_t cols;
+    const float *x, *gain, *bias;
+    float eps;
+    float *y, *mean, *rstd;           /* forward; mean NULL: root mean square */
+    const float *mean_in, *rstd_in;   /* backward; mean_in NULL: root mean square */
+    const float *dy;
+    float *dx;
+};
+
+/* Range: columns, beginning at a multiple of 16. */
+struct column_job {
+    uint64_t rows, ldx, ldy;
+    const float *x, *mean, *rstd; /* for the gain gradient; mean may be NULL */
+    const float *dy;
+    const struct grad_sink *gain_sink, *bias_sink; /* one of them may be NULL */
+};
+
+/* Range: elements. */
+struct map_job {
+    const float *x, *up, *dy; /* x is the gate of SwiGLU */
+    float *y, *dx, *d_up;
+};
+
+/* Range: rows. */
+struct rope_job {
+    float *x;
+    uint64_t ld;
+    const struct rope *rope;
+};
+
+/* Range: rows (forward) or columns beginning at a multiple of 16 (gradient). */
+struct embed_job {
+    uint64_t rows, cols;
+    const int32_t *token;
+    const float *table, *positions;
+    uint64_t first, period;
+    float *y;
+    const float *dy;
+    int64_t *grad, *position_grad;
+    float scale;
+    bool *overflow;
+};
+
+#define CROSS_ENTROPY_SEGMENTS_MAX 64u
+
+/* Range: rows. */
+struct cross_entropy_job {
+    uint64_t vocab, padded, ld;
+    uint32_t segments;
+    const int32_t *target;
+    float *logits, *loss;
+    bool backward;
+};
+
+struct row_leaves {
+    leaf_fn *layernorm_forward, *layernorm_backward, *rmsnorm_forward, *rmsnorm_backward; /* struct norm_job */
+    leaf_fn *column_sums;                                                                 /* struct column_job */
+    leaf_fn *gelu_forward, *gelu_backward, *swiglu_forward, *swiglu_backward;             /* struct map_job */
+    leaf_fn *rope;                                                                        /* struct rope_job */
+    leaf_fn *embed_forward, *embed_grad;                                                  /* struct embed_job */
+    leaf_fn *cross_entropy; /* struct cross_entropy_job */
+};
+
+extern const struct row_leaves row_leaves_scalar, row_leaves_avx2, row_leaves_avx512;
+
+#if defined(KERN_ISA)
+#include "kern/simd.h"
+
+/* n <= 16 lanes; n is a constant 16 at the calls that matter. */
+V16_INLINE struct v16 v16_load_part(const float *p, uint32_t n)
+{
+    return n == V16_LANES ? v16_load(p) : v16_load_n(p, n);
+}
+
+V16_INLINE void v16_store_part(float *p, struct v16 v, uint32_t n)
+{
+    if (n == V16_LANES) {
+        v16_store(p, v);
+    } else {
+        v16_store_n(p, v, n);
+    }
+}
+
+/* Leaves of the other files that the table names; the one table is defined in row_norm_leaf.c. */
+leaf_fn KERN_NAME(row_column_sums), KERN_NAME(row_embed_grad);
+leaf_fn KERN_NAME(row_gelu_forward), KERN_NAME(row_gelu_backward), KERN_NAME(row_swiglu_forward),
+    KERN_NAME(row_swiglu_backward), KERN_NAME(row_rope), KERN_NAME(row_embed_forward);
+leaf_fn KERN_NAME(row_cross_entropy);
+#endif
+
+#endif

@@ -1,0 +1,134 @@
+/* Why this exists: what is done to each element or pair by itself - activations, rotary embedding, embedding look-up
+ * - once per instruction set.
+ *
+ * Definitions (docs/numerics.md quotes them), all fp32; exp is v16_exp of kern/vmath.h:
+ *   GELU     0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3); with q = x x:
+ *            y = x / (1 + exp(-(x fma(q, K3, K1)))),  K1 = 2 sqrt(2/pi), K3 = 0.044715 K1
+ *            backward: s = 1 / (1 + exp(..)), w = fma(min(q, 10^6), 3 K3, K1), dx = dy fma(x w, fma(-s, s, s), s)
+ *            (the minimum only keeps w finite where s is exactly 0 or 1)
+ *   SwiGLU   s = 1 / (1 + exp(-gate)), a = gate s, y = a up
+ *            backward: d_up = dy a;  d_gate = (dy up) fma(gate, fma(-s, s, s), s);  y = a up
+ *   rotary   low = fma(low, cos, -(high sin)), high = fma(high, cos, low sin); inverse: sin with the other sign
+ *   look-up  y = table + position */
+#include "kern/row_leaf.h"
+
+#include "kern/vmath.h"
+
+#define GELU_K1 1.5957691216057308f
+#define GELU_K3 0.0713548162726009f
+
+/* ---- activations ---- */
+
+/* 1 + e^-2u for GELU; *square = x x. */
+V16_INLINE struct v16 gelu_denominator(struct v16 x, struct v16 *square)
+{
+    *square = v16_mul(x, x);
+    struct v16 z = v16_mul(x, v16_fma(*square, v16_set1(GELU_K3), v16_set1(GELU_K1)));
+    return v16_add(v16_set1(1.0f), v16_exp(v16_neg(z)));
+}
+
+V16_INLINE void gelu_forward(const struct map_job *j, uint64_t i, uint32_t n)
+{
+    struct v16 x = v16_load_part(j->x + i, n), square;
+    struct v16 denominator = gelu_denominator(x, &square);
+    v16_store_part(j->y + i, v16_div(x, denominator), n);
+}
+
+V16_INLINE void gelu_backward(const struct map_job *j, uint64_t i, uint32_t n)
+{
+    struct v16 x = v16_load_part(j->x + i, n), square;
+    struct v16 s = v16_div(v16_set1(1.0f), gelu_denominator(x, &square));
+    struct v16 w = v16_fma(v16_min(square, v16_set1(1e6f)), v16_set1(3.0f * GELU_K3), v16_set1(GELU_K1));
+    struct v16 slope = v16_fma(v16_mul(x, w), v16_fnma(s, s, s), s);
+    v16_store_part(j->dx + i, v16_mul(v16_load_part(j->dy + i, n), slope), n);
+}
+
+V16_INLINE void swiglu_forward(const struct map_job *j, uint64_t i, uint32_t n)
+{
+    struct v16 gate = v16_load_part(j->x + i, n);
+    struct v16 a = v16_mul(gate, v16_sigmoid(gate));
+    v16_store_part(j->y + i, v16_mul(a, v16_load_part(j->up + i, n)), n);
+}
+
+/* Reads everything before it writes: the outputs may be the inputs. */
+V16_INLINE void swiglu_backward(const struct map_job *j, uint64_t i, uint32_t n)
+{
+    struct v16 gate = v16_load_part(j->x + i, n), up = v16_load_part(j->up + i, n), dy = v16_load_part(j->dy + i, n);
+    struct v16 s = v16_sigmoid(gate);
+    struct v16 a = v16_mul(gate, s);
+    struct v16 slope = v16_fma(gate, v16_fnma(s, s, s), s);
+    v16_store_part(j->d_up + i, v16_mul(dy, a), n);
+    v16_store_part(j->dx + i, v16_mul(v16_mul(dy, up), slope), n);
+    if (j->y != NULL) {
+        v16_store_part(j->y + i, v16_mul(a, up), n);
+    }
+}
+
+/* A leaf that applies `element` to 16 elements at a time and to the rest. */
+#define MAP_LEAF(element)                                                                          \
+    void KERN_NAME(row_##element)(const void *job, uint64_t begin, uint64_t end)                   \
+    {                                                                                              \
+        for (; begin + V16_LANES <= end; begin += V16_LANES) {                                     \
+            element(job, begin, V16_LANES);                                                        \
+        }                                                                                          \
+        if (begin < end) {                                                                         \
+            element(job, begin, (uint32_t)(end - begin));                                          \
+        }                                                                                          \
+    }
+
+MAP_LEAF(gelu_forward)
+MAP_LEAF(gelu_backward)
+MAP_LEAF(swiglu_forward)
+MAP_LEAF(swiglu_backward)
+
+/* ---- rotary embedding ---- */
+
+V16_INLINE void rotate(float *low_at, float *high_at, const float *cosine, const float *sine, bool inverse, uint32_t n)
+{
+    struct v16 low = v16_load_part(low_at, n), high = v16_load_part(high_at, n);
+    struct v16 c = v16_load_part(cosine, n), s = v16_load_part(sine, n);
+    s = inverse ? v16_neg(s) : s;
+    v16_store_part(low_at, v16_fma(low, c, v16_neg(v16_mul(high, s))), n);
+    v16_store_part(high_at, v16_fma(high, c, v16_mul(low, s)), n);
+}
+
+void KERN_NAME(row_rope)(const void *job, uint64_t begin, uint64_t end)
+{
+    const struct rope_job *j = job;
+    const struct rope *rope = j->rope;
+    uint64_t half = rope->head_dim / 2;
+    for (uint64_t t = begin; t < end; t++) {
+        uint64_t position = rope->first + t % rope->period;
+        const float *cosine = rope->cos_table + position * half, *sine = rope->sin_table + position * half;
+        for (uint64_t h = 0; h < rope->heads; h++) {
+            float *x = j->x + t * j->ld + h * rope->head_dim;
+            uint64_t d = 0;
+            for (; d + V16_LANES <= half; d += V16_LANES) {
+                rotate(x + d, x + half + d, cosine + d, sine + d, rope->inverse, V16_LANES);
+            }
+            if (d < half) {
+                rotate(x + d, x + half + d, cosine + d, sine + d, rope->inverse, (uint32_t)(half - d));
+            }
+        }
+    }
+}
+
+/* ---- embedding ---- */
+
+void KERN_NAME(row_embed_forward)(const void *job, uint64_t begin, uint64_t end)
+{
+    const struct embed_job *j = job;
+    for (uint64_t t = begin; t < end; t++) {
+        const float *row = j->table + (uint64_t)j->token[t] * j->cols;
+        float *y = j->y + t * j->cols;
+        if (j->positions == NULL) {
+            memcpy(y, row, j->cols * sizeof(*y));
+            continue;
+        }
+        const float *position = j->positions + (j->first + t % j->period) * j->cols;
+        for (uint64_t c = 0; c < j->cols; c += V16_LANES) {
+            uint32_t n = j->cols - c < V16_LANES ? (uint32_t)(j->cols - c) : V16_LANES;
+            v16_store_part(y + c, v16_add(v16_load_part(row + c, n), v16_load_part(position + c, n)), n);
+        }
+    }
+}

@@ -1,0 +1,563 @@
+/* Norms, activations, embeddings and column sums: against double references and finite differences, and the same
+ * bytes for every instruction set, thread count and division of the rows. */
+#include "kern_each.h"
+
+#include "base/pool.h"
+
+#define ROWS_MAX 40u
+#define COLS_MAX 1000u
+
+static const uint64_t sizes[] = { 1, 15, 16, 17, 63, 65, 129, 1000 };
+#define SIZES (sizeof(sizes) / sizeof(sizes[0]))
+
+static float in_x[ROWS_MAX * COLS_MAX], in_dy[ROWS_MAX * COLS_MAX], in_up[ROWS_MAX * COLS_MAX];
+static float in_dx[ROWS_MAX * COLS_MAX];
+static float in_gain[COLS_MAX], in_bias[COLS_MAX], in_mean[ROWS_MAX], in_rstd[ROWS_MAX];
+
+static void inputs(void)
+{
+    numbers(in_x, ROWS_MAX * COLS_MAX, 1, 1.5);
+    numbers(in_dy, ROWS_MAX * COLS_MAX, 2, 1.0);
+    numbers(in_up, ROWS_MAX * COLS_MAX, 3, 1.0);
+    numbers(in_dx, ROWS_MAX * COLS_MAX, 4, 1.0);
+    numbers(in_gain, COLS_MAX, 5, 1.0);
+    numbers(in_bias, COLS_MAX, 6, 1.0);
+    numbers(in_mean, ROWS_MAX, 7, 0.5);
+    for (size_t t = 0; t < ROWS_MAX; t++) {
+        in_rstd[t] = 0.5f + fabsf(in_mean[t]);
+    }
+}
+
+static uint64_t rows_of_step(const struct shape *s, uint64_t t)
+{
+    return s->rows - t < s->step ? s->rows - t : s->step;
+}
+
+/* ---- norms ---- */
+
+#define EPS 1e-5
+
+/* The sum the contract defines: element i into lane i mod 16, ascending, then the tree 8, 4, 2, 1. */
+static float lane_sum(const float *x, uint64_t n)
+{
+    float lane[16] = { 0 };
+    for (uint64_t i = 0; i < n; i++) {
+        lane[i % 16] += x[i];
+    }
+    for (int half = 8; half > 0; half /= 2) {
+        for (int l = 0; l < half; l++) {
+            lane[l] += lane[l + half];
+        }
+    }
+    return lane[0];
+}
+
+/* One row of a norm in double; option 1: no mean is subtracted. */
+static void norm_row(const double *x, uint64_t cols, int rms, double *y, double *mean, double *rstd)
+{
+    double sum = 0, square = 0;
+    for (uint64_t c = 0; c < cols; c++) {
+        sum += x[c];
+    }
+    *mean = rms ? 0 : sum / (double)cols;
+    for (uint64_t c = 0; c < cols; c++) {
+        square += (x[c] - *mean) * (x[c] - *mean);
+    }
+    *rstd = 1 / sqrt(square / (double)cols + EPS);
+    for (uint64_t c = 0; c < cols; c++) {
+        y[c] = (x[c] - *mean) * *rstd * (double)in_gain[c] + (rms ? 0 : (double)in_bias[c]);
+    }
+}
+
+static void norm_forward(struct kern *k, struct outs *o, const struct shape *s)
+{
+    float *y = outs_take(o, s->rows * s->cols, 4), *mean = outs_take(o, s->rows, 4), *rstd = outs_take(o, s->rows, 4);
+    for (uint64_t t = 0; t < s->rows; t += s->step) {
+        uint64_t n = rows_of_step(s, t), at = t * s->cols;
+        if (s->option) {
+            kern_rmsnorm_forward(k, n, s->cols, in_x + at, in_gain, (float)EPS, y + at, rstd + t);
+        } else {
+            kern_layernorm_forward(k, n, s->cols, in_x + at, in_gain, in_bias, (float)EPS, y + at, mean + t, rstd + t);
+        }
+    }
+}
+
+static void norms_forward_match_double(void **state)
+{
+    (void)state;
+    static struct each e;
+    static double x[COLS_MAX], y[COLS_MAX];
+    each_open(&e);
+    inputs();
+    for (int rms = 0; rms < 2; rms++) {
+        for (size_t i = 0; i < SIZES; i++) {
+            struct shape s = { 7, sizes[i], 0, rms };
+            const struct outs *o = each_run_split(&e, norm_forward, s);
+            const float *got = outs_part(o, 0), *mean = outs_part(o, 1), *rstd = outs_part(o, 2);
+            for (uint64_t t = 0; t < s.rows; t++) {
+                double m, r;
+                for (uint64_t c = 0; c < s.cols; c++) {
+                    x[c] = (double)in_x[t * s.cols + c];
+                }
+                norm_row(x, s.cols, rms, y, &m, &r);
+                assert_near("rstd", t, (double)rstd[t], r, 2e-6 * r);
+                if (!rms) {
+                    assert_near("mean", t, (double)mean[t], m, 1e-6);
+                    float sum = lane_sum(in_x + t * s.cols, s.cols);
+                    assert_true(mean[t] == sum / (float)s.cols);
+                }
+                for (uint64_t c = 0; c < s.cols; c++) {
+                    assert_near("y", t * s.cols + c, (double)got[t * s.cols + c], y[c], 4e-6 * (1 + fabs(y[c])));
+                }
+            }
+        }
+    }
+    each_close(&e);
+}
+
+static void norm_backward(struct kern *k, struct outs *o, const struct shape *s)
+{
+    float *dx = outs_take(o, s->rows * s->cols, 4);
+    memcpy(dx, in_dx, s->rows * s->cols * 4);
+    static float y[ROWS_MAX * COLS_MAX], mean[ROWS_MAX], rstd[ROWS_MAX];
+    for (uint64_t t = 0; t < s->rows; t += s->step) {
+        uint64_t n = rows_of_step(s, t), at = t * s->cols;
+        if (s->option) {
+            kern_rmsnorm_forward(k, n, s->cols, in_x + at, in_gain, (float)EPS, y, rstd);
+            kern_rmsnorm_backward(k, n, s->cols, in_x + at, in_gain, rstd, in_dy + at, dx + at);
+        } else {
+            kern_layernorm_forward(k, n, s->cols, in_x + at, in_gain, in_bias, (float)EPS, y, mean, rstd);
+            kern_layernorm_backward(k, n, s->cols, in_x + at, in_gain, mean, rstd, in_dy + at, dx + at);
+        }
+    }
+}
+
+/* sum of dy * y of one row. */
+static double norm_loss(const double *x, uint64_t cols, int rms, const float *dy)
+{
+    static double y[COLS_MAX];
+    double mean, rstd, loss = 0;
+    norm_row(x, cols, rms, y, &mean, &rstd);
+    for (uint64_t c = 0; c < cols; c++) {
+        loss += (double)dy[c] * y[c];
+    }
+    return loss;
+}
+
+static void norms_backward_match_finite_differences(void **state)
+{
+    (void)state;
+    static struct each e;
+    static double x[COLS_MAX];
+    each_open(&e);
+    inputs();
+    for (int rms = 0; rms < 2; rms++) {
+        for (size_t i = 1; i < SIZES; i++) {
+            struct shape s = { 3, sizes[i], 0, rms };
+            const struct outs *o = each_run_split(&e, norm_backward, s);
+            const float *got = outs_part(o, 0);
+            for (uint64_t t = 0; t < s.rows; t++) {
+                for (uint64_t c = 0; c < s.cols; c++) {
+                    x[c] = (double)in_x[t * s.cols + c];
+                }
+                for (uint64_t c = 0; c < s.cols; c++) {
+                    const double h = 1e-4;
+                    double at = x[c];
+                    x[c] = at + h;
+                    double up = norm_loss(x, s.cols, rms, in_dy + t * s.cols);
+                    x[c] = at - h;
+                    double down = norm_loss(x, s.cols, rms, in_dy + t * s.cols);
+                    x[c] = at;
+                    double want = (double)in_dx[t * s.cols + c] + (up - down) / (2 * h);
+                    assert_near("dx", t * s.cols + c, (double)got[t * s.cols + c], want, 1e-5);
+                }
+            }
+        }
+    }
+    each_close(&e);
+}
+
+/* ---- sums over rows ---- */
+
+#define UNIT 8u
+#define SCALE 0x1p40f
+
+static int64_t start_value(uint64_t c)
+{
+    return (int64_t)c * 1000003 - 77;
+}
+
+/* options: 0 layer norm, 1 root mean square, 2 bias of a linear layer (ldy > cols) */
+static void column_sums(struct kern *k, struct outs *o, const struct shape *s)
+{
+    int64_t *gain = outs_take(o, s->cols, 8), *bias = outs_take(o, s->cols, 8);
+    bool *overflow = outs_take(o, 2, sizeof(bool));
+    overflow[0] = overflow[1] = false;
+    for (uint64_t c = 0; c < s->cols; c++) {
+        gain[c] = start_value(c);
+        bias[c] = -start_value(c);
+    }
+    struct grad_sink gain_sink = { gain, UNIT, SCALE, &overflow[0] }, bias_sink = { bias, UNIT, SCALE, &overflow[1] };
+    uint64_t ldy = s->option == 2 ? COLS_MAX : s->cols;
+    for (uint64_t t = 0; t < s->rows; t += s->step) {
+        uint64_t n = rows_of_step(s, t);
+        const float *dy = in_dy + t * ldy, *x = in_x + t * s->cols;
+        if (s->option == 2) {
+            kern_bias_grad(k, n, s->cols, dy, ldy, &bias_sink);
+        } else if (s->option == 1) {
+            kern_norm_grad(k, n, s->cols, x, NULL, in_rstd + t, dy, &gain_sink, NULL);
+        } else {
+            kern_norm_grad(k, n, s->cols, x, in_mean + t, in_rstd + t, dy, &gain_sink, &bias_sink);
+        }
+    }
+}
+
+/* The definition, one column at a time. */
+static void column_reference(const struct shape *s, uint64_t c, int64_t *gain, int64_t *bias)
+{
+    uint64_t ldy = s->option == 2 ? COLS_MAX : s->cols;
+    *gain = start_value(c);
+    *bias = -start_value(c);
+    for (uint64_t begin = 0; begin < s->rows; begin += UNIT) {
+        float g = 0, b = 0;
+        for (uint64_t t = begin; t < begin + UNIT && t < s->rows; t++) {
+            float dy = in_dy[t * ldy + c];
+            float x = in_x[t * s->cols + c] - (s->option == 0 ? in_mean[t] : 0);
+            g = fmaf(dy, x * in_rstd[t], g);
+            b += dy;
+        }
+        *gain += s->option == 2 ? 0 : llrint((double)(g * SCALE));
+        *bias += s->option == 1 ? 0 : llrint((double)(b * SCALE));
+    }
+}
+
+static void sums_over_rows_are_one_chain_for_each_unit(void **state)
+{
+    (void)state;
+    static struct each e;
+    each_open(&e);
+    inputs();
+    for (int option = 0; option < 3; option++) {
+        for (size_t i = 0; i < SIZES; i++) {
+            for (uint64_t rows = 1; rows <= 29; rows += 7) {
+                struct shape s = { rows, sizes[i], rows, option };
+                const struct outs *o = each_run(&e, column_sums, &s);
+                const int64_t *gain = outs_part(o, 0), *bias = outs_part(o, 1);
+                const bool *overflow = outs_part(o, 2);
+                assert_true(!overflow[0] && !overflow[1]);
+                for (uint64_t c = 0; c < s.cols; c++) {
+                    int64_t want_gain, want_bias;
+                    column_reference(&s, c, &want_gain, &want_bias);
+                    assert_true(gain[c] == want_gain && bias[c] == want_bias);
+                }
+                memcpy(e.whole.bytes, o->bytes, o->used);
+                s.step = UNIT;
+                each_run(&e, column_sums, &s);
+                assert_memory_equal(e.whole.bytes, o->bytes, o->used);
+            }
+        }
+    }
+    each_close(&e);
+}
+
+static void overflow_of_a_sum_is_reported(void **state)
+{
+    (void)state;
+    static struct each e;
+    each_open(&e);
+    inputs();
+    struct shape s = { 20, 100, 20, 0 };
+    const float bad[] = { 0x1p10f, -0x1p10f, NAN, INFINITY, -INFINITY };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        float kept = in_dy[17 * 100 + 97];
+        in_dy[17 * 100 + 97] = bad[i]; /* times 2^40 is at the limit, and the other rows of the unit are below zero */
+        for (uint64_t t = 16; t < 20; t++) {
+            in_dy[t * 100 + 97] = t == 17 ? bad[i] : 0.0f;
+        }
+        const struct outs *o = each_run(&e, column_sums, &s);
+        const bool *overflow = outs_part(o, 2);
+        assert_true(overflow[1]);
+        in_dy[17 * 100 + 97] = kept;
+        inputs();
+    }
+    for (uint64_t t = 16; t < 20; t++) {
+        in_dy[t * 100 + 97] = 0.0f;
+    }
+    in_dy[17 * 100 + 97] = 0x1.fffffep9f; /* the last number below the limit */
+    const struct outs *o = each_run(&e, column_sums, &s);
+    const bool *overflow = outs_part(o, 2);
+    assert_true(!overflow[1]);
+    each_close(&e);
+}
+
+/* ---- activations ---- */
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+static double silu(double x)
+{
+    return x / (1 + exp(-x));
+}
+
+static double slope(double (*f)(double), double x)
+{
+    const double h = 1e-5;
+    return (f(x + h) - f(x - h)) / (2 * h);
+}
+
+/* Element i of a sweep over what activations meet, also far outside. */
+static void sweep(float *x, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        double t = (double)i / (double)(n > 1 ? n - 1 : 1) * 2 - 1;
+        x[i] = (float)(i % 3 == 0 ? t * 12 : i % 3 == 1 ? t * 3 : t * fabs(t) * 200);
+    }
+}
+
+static void gelu_both(struct kern *k, struct outs *o, const struct shape *s)
+{
+    float *y = outs_take(o, s->cols, 4), *dx = outs_take(o, s->cols, 4), *in_place = outs_take(o, s->cols, 4);
+    kern_gelu_forward(k, s->cols, in_x, y);
+    kern_gelu_backward(k, s->cols, in_x, in_dy, dx);
+    memcpy(in_place, in_dy, s->cols * 4);
+    kern_gelu_backward(k, s->cols, in_x, in_place, in_place);
+    assert_memory_equal(dx, in_place, s->cols * 4);
+}
+
+static void gelu_matches_double(void **state)
+{
+    (void)state;
+    static struct each e;
+    each_open(&e);
+    const uint64_t lengths[] = { 1, 15, 16, 17, 63, 65, 1000, 39999 };
+    for (size_t i = 0; i < 8; i++) {
+        inputs();
+        sweep(in_x, lengths[i]);
+        struct shape s = { 1, lengths[i], 1, 0 };
+        const struct outs *o = each_run(&e, gelu_both, &s);
+        const float *y = outs_part(o, 0), *dx = outs_part(o, 1);
+        for (uint64_t c = 0; c < lengths[i]; c++) {
+            double x = (double)in_x[c], dy = (double)in_dy[c];
+            assert_near("y", c, (double)y[c], gelu(x), 1e-6 * fabs(gelu(x)) + 1e-9);
+            assert_near("dx", c, (double)dx[c], dy * slope(gelu, x), 2e-6 * fabs(dy));
+        }
+    }
+    each_close(&e);
+}
+
+static void swiglu_both(struct kern *k, struct outs *o, const struct shape *s)
+{
+    uint64_t n = s->cols;
+    float *y = outs_take(o, n, 4), *d_gate = outs_take(o, n, 4), *d_up = outs_take(o, n, 4);
+    float *again = outs_take(o, n, 4);
+    float *gate_in_place = outs_take(o, n, 4), *up_in_place = outs_take(o, n, 4), *dy_in_place = outs_take(o, n, 4);
+    kern_swiglu_forward(k, n, in_x, in_up, y);
+    kern_swiglu_backward(k, n, in_x, in_up, in_dy, d_gate, d_up, again);
+    assert_memory_equal(y, again, n * 4);
+    memcpy(gate_in_place, in_x, n * 4);
+    memcpy(up_in_place, in_up, n * 4);
+    memcpy(dy_in_place, in_dy, n * 4);
+    kern_swiglu_backward(k, n, gate_in_place, up_in_place, dy_in_place, gate_in_place, up_in_place, dy_in_place);
+    assert_memory_equal(d_gate, gate_in_place, n * 4);
+    assert_memory_equal(d_up, up_in_place, n * 4);
+    assert_memory_equal(y, dy_in_place, n * 4);
+    kern_swiglu_backward(k, n, in_x, in_up, in_dy, gate_in_place, up_in_place, NULL);
+    assert_memory_equal(d_gate, gate_in_place, n * 4);
+}
+
+static void swiglu_matches_double(void **state)
+{
+    (void)state;
+    static struct each e;
+    each_open(&e);
+    const uint64_t lengths[] = { 1, 15, 16, 17, 63, 65, 1000, 30001 };
+    for (size_t i = 0; i < 8; i++) {
+        inputs();
+        sweep(in_x, lengths[i]);
+        struct shape s = { 1, lengths[i], 1, 0 };
+        const struct outs *o = each_run(&e, swiglu_both, &s);
+        const float *y = outs_part(o, 0), *d_gate = outs_part(o, 1), *d_up = outs_part(o, 2);
+        for (uint64_t c = 0; c < lengths[i]; c++) {
+            double x = (double)in_x[c], up = (double)in_up[c], dy = (double)in_dy[c];
+            double tolerance = 1e-6 * fabs(silu(x));
+            assert_near("y", c, (double)y[c], silu(x) * up, tolerance * fabs(up) + 1e-30);
+            assert_near("d_up", c, (double)d_up[c], silu(x) * dy, tolerance * fabs(dy) + 1e-30);
+            assert_near("d_gate", c, (double)d_gate[c], dy * up * slope(silu, x), 2e-6 * fabs(dy * up));
+        }
+    }
+    each_close(&e);
+}
+
+/* ---- rotary embedding ---- */
+
+#define POSITIONS 12u
+static float table_cos[POSITIONS * 64], table_sin[POSITIONS * 64];
+
+/* option 1: rotate forth and back */
+static void rope_run(struct kern *k, struct outs *o, const struct shape *s)
+{
+    uint64_t head_dim = s->cols, heads = 3, ld = heads * head_dim + 5;
+    float *x = outs_take(o, s->rows * ld, 4);
+    memcpy(x, in_x, s->rows * ld * 4);
+    struct rope r = { table_cos, table_sin, heads, head_dim, 2, POSITIONS - 2, false };
+    for (uint64_t t = 0; t < s->rows; t += s->step) {
+        kern_rope(k, rows_of_step(s, t), x + t * ld, ld, &r);
+        r.first = 2 + (t + s->step) % (POSITIONS - 2);
+    }
+    if (s->option) {
+        r.first = 2;
+        r.inverse = true;
+        kern_rope(k, s->rows, x, ld, &r);
+    }
+}
+
+static void rope_rotates_pairs_of_half_the_head(void **state)
+{
+    (void)state;
+    static struct each e;
+    each_open(&e);
+    inputs();
+    const uint64_t dims[] = { 2, 8, 16, 24, 32, 40, 64, 128 };
+    for (size_t i = 0; i < 8; i++) {
+        uint64_t half = dims[i] / 2, ld = 3 * dims[i] + 5;
+        for (uint64_t p = 0; p < POSITIONS; p++) {
+            for (uint64_t d = 0; d < half; d++) {
+                double angle = (double)p * pow(10000, -2.0 * (double)d / (double)dims[i]);
+                table_cos[p * half + d] = (float)cos(angle);
+                table_sin[p * half + d] = (float)sin(angle);
+            }
+        }
+        struct shape s = { 10, dims[i], 0, 0 };
+        const float *x = outs_part(each_run_split(&e, rope_run, s), 0);
+        for (uint64_t t = 0; t < s.rows; t++) {
+            for (uint64_t d = 0; d < 3 * dims[i]; d++) {
+                uint64_t in_head = d % dims[i], pair = in_head % half;
+                double c = (double)table_cos[(2 + t) * half + pair], sine = (double)table_sin[(2 + t) * half + pair];
+                double low = (double)in_x[t * ld + d - in_head + pair];
+                double high = (double)in_x[t * ld + d - in_head + pair + half];
+                double want = in_head < half ? low * c - high * sine : high * c + low * sine;
+                assert_near("x", t * ld + d, (double)x[t * ld + d], want, 1e-6 * (fabs(low) + fabs(high)));
+            }
+            assert_memory_equal(x + t * ld + 3 * dims[i], in_x + t * ld + 3 * dims[i], 5 * 4);
+        }
+        s.rows = 25; /* positions come round after the period */
+        s.option = 1;
+        s.step = s.rows;
+        x = outs_part(each_run(&e, rope_run, &s), 0);
+        for (uint64_t d = 0; d < s.rows * ld; d++) {
+            assert_near("back", d, (double)x[d], (double)in_x[d], 2e-6 * (1 + fabs((double)in_x[d])));
+        }
+    }
+    each_close(&e);
+}
+
+/* ---- token embedding ---- */
+
+#define VOCAB 7u
+static int32_t tokens[ROWS_MAX];
+
+static void choose_tokens(void)
+{
+    for (size_t t = 0; t < ROWS_MAX; t++) {
+        tokens[t] = (int32_t)(t * t % VOCAB);
+    }
+}
+
+/* option: 0 without positions, otherwise their period */
+static void embed_run(struct kern *k, struct outs *o, const struct shape *s)
+{
+    float *y = outs_take(o, s->rows * s->cols, 4);
+    uint64_t period = (uint64_t)s->option;
+    for (uint64_t t = 0; t < s->rows; t += s->step) {
+        kern_embed_forward(k, rows_of_step(s, t), s->cols, tokens + t, in_x, period > 0 ? in_up : NULL, 1 + t, period,
+                           y + t * s->cols);
+    }
+}
+
+static void embedding_copies_rows_and_adds_positions(void **state)
+{
+    (void)state;
+    static struct each e;
+    each_open(&e);
+    inputs();
+    choose_tokens();
+    const int periods[] = { 0, 5, 13 };
+    for (size_t p = 0; p < 3; p++) {
+        for (size_t i = 0; i < SIZES; i++) {
+            struct shape s = { 13, sizes[i], 13, periods[p] };
+            const struct outs *o = s.option == 13 ? each_run_split(&e, embed_run, s) : each_run(&e, embed_run, &s);
+            const float *y = outs_part(o, 0);
+            for (uint64_t t = 0; t < s.rows; t++) {
+                for (uint64_t c = 0; c < s.cols; c++) {
+                    float want = in_x[(uint64_t)tokens[t] * s.cols + c];
+                    want += s.option > 0 ? in_up[(1 + t % (uint64_t)s.option) * s.cols + c] : 0;
+                    assert_true(y[t * s.cols + c] == want);
+                }
+            }
+        }
+    }
+    each_close(&e);
+}
+
+/* option 1: with positions */
+static void embed_grad_run(struct kern *k, struct outs *o, const struct shape *s)
+{
+    int64_t *grad = outs_take(o, VOCAB * s->cols, 8), *position_grad = outs_take(o, 5 * s->cols, 8);
+    bool *overflow = outs_take(o, 1, sizeof(bool));
+    *overflow = false;
+    for (uint64_t c = 0; c < VOCAB * s->cols; c++) {
+        grad[c] = start_value(c);
+    }
+    memset(position_grad, 0, 5 * s->cols * 8);
+    kern_embed_grad(k, s->rows, s->cols, tokens, in_dy, grad, s->option ? position_grad : NULL, 5, SCALE, overflow);
+}
+
+static void embedding_gradient_is_an_exact_sum(void **state)
+{
+    (void)state;
+    static struct each e;
+    static int64_t want[VOCAB * COLS_MAX], want_position[5 * COLS_MAX];
+    each_open(&e);
+    inputs();
+    choose_tokens();
+    for (int positions = 0; positions < 2; positions++) {
+        for (size_t i = 0; i < SIZES; i++) {
+            struct shape s = { 23, sizes[i], 23, positions };
+            const struct outs *o = each_run(&e, embed_grad_run, &s);
+            for (uint64_t c = 0; c < VOCAB * s.cols; c++) {
+                want[c] = start_value(c);
+            }
+            memset(want_position, 0, sizeof(want_position));
+            for (uint64_t t = 0; t < s.rows; t++) {
+                for (uint64_t c = 0; c < s.cols; c++) {
+                    int64_t v = llrint((double)in_dy[t * s.cols + c] * (double)SCALE);
+                    want[(uint64_t)tokens[t] * s.cols + c] += v;
+                    want_position[t % 5 * s.cols + c] += positions ? v : 0;
+                }
+            }
+            assert_memory_equal(outs_part(o, 0), want, VOCAB * s.cols * 8);
+            assert_memory_equal(outs_part(o, 1), want_position, 5 * s.cols * 8);
+            assert_false(*(bool *)outs_part(o, 2));
+            in_dy[22 * s.cols + s.cols - 1] = -0x1p10f;
+            assert_true(*(bool *)outs_part(each_run(&e, embed_grad_run, &s), 2));
+            inputs();
+        }
+    }
+    each_close(&e);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(norms_forward_match_double),
+    cmocka_unit_test(norms_backward_match_finite_differences),
+    cmocka_unit_test(sums_over_rows_are_one_chain_for_each_unit),
+    cmocka_unit_test(overflow_of_a_sum_is_reported),
+    cmocka_unit_test(gelu_matches_double),
+    cmocka_unit_test(swiglu_matches_double),
+    cmocka_unit_test(rope_rotates_pairs_of_half_the_head),
+    cmocka_unit_test(embedding_copies_rows_and_adds_positions),
+    cmocka_unit_test(embedding_gradient_is_an_exact_sum),
+};
+TEST_MAIN(tests)
