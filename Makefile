@@ -40,11 +40,11 @@ interop: all ## compare with torch, transformers and tokenizers (makes its own P
 	@test -n "$$INVAR_PYTHON" || tools/deps interop
 	@tests/interop/run.sh $(BUILD)
 
-bench: all ## measure against oneDNN, in interleaved runs (bench/README.md)
+bench: all ## measure against oneDNN, and against PyTorch when INVAR_PYTHON names a Python that has it
 	@tools/deps bench
-	@test -f $(BUILD)-bench/build.ninja || meson setup -Dbench=true $(BUILD)-bench >/dev/null
-	@ninja -C $(BUILD)-bench
-	@bench/run.sh $(BUILD)-bench
+	@meson setup --reconfigure $(BUILD) >/dev/null
+	@ninja -C $(BUILD)
+	@bench/run.sh $(BUILD)
 
 valgrind: all ## one training step of each family under valgrind
 	@tools/deps test
@@ -55,7 +55,7 @@ clang: all ## build with clang too, train with both builds, compare the bits
 	@tools/compare-compilers $(BUILD)/invar
 
 clean: ## remove what was built
-	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-bench $(BUILD)-clang
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-clang
 
 deps:
 	@tools/deps
