@@ -99,9 +99,9 @@ struct attention {
 };
 void kern_attention_forward(struct kern *k, const struct attention *a);
 
-/* Gradients with respect to q, k, v (overwritten) of a full forward (first == 0). dq over key blocks ascending; dk, dv over
- * (query head of the group ascending, query block of 64 ascending). d_o has ldo, dq has ldq, dk and dv have ldk.
- * row_dot: scratch [heads][rows] (the sum of do * o, 16 lanes). scratch: see kern_attention_scratch_floats. */
+/* Gradients with respect to q, k, v (overwritten) of a full forward (first == 0, lse given, at most 2^22 rows). dq sums over
+ * keys ascending; dk and dv over (query head of the group ascending, query ascending). d_o has ldo, dq has ldq, dk and dv
+ * have ldk; none may overlap an input. row_dot: scratch [heads][rows] (the sum of d_o * o, 16 lanes). */
 struct attention_grad {
     const float *d_o;
     float *dq, *dk, *dv;

@@ -267,6 +267,45 @@ V16_INLINE struct v16 v16_from_fixed(const int64_t *p)
                          _mm256_set_m128(v16_from_fixed4(p + 12), v16_from_fixed4(p + 8)) };
 }
 
+/* Pairs, then pairs of pairs within 128 bits, then the halves. */
+V16_INLINE void v16_transpose8(__m256 *r)
+{
+    __m256 t[8], u[8];
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+    }
+}
+
+V16_INLINE void v16_transpose(struct v16 *r)
+{
+    __m256 a[8], b[8], c[8], d[8];
+    for (int i = 0; i < 8; i++) {
+        a[i] = r[i].lo;
+        b[i] = r[i].hi;
+        c[i] = r[i + 8].lo;
+        d[i] = r[i + 8].hi;
+    }
+    v16_transpose8(a);
+    v16_transpose8(b);
+    v16_transpose8(c);
+    v16_transpose8(d);
+    for (int i = 0; i < 8; i++) {
+        r[i] = (struct v16){ a[i], c[i] };
+        r[i + 8] = (struct v16){ b[i], d[i] };
+    }
+}
+
 #undef V16_BOTH
 #undef V16_1
 #undef V16_2

@@ -228,4 +228,30 @@ V16_INLINE struct v16 v16_from_fixed(const int64_t *p)
     return (struct v16){ _mm512_insertf32x8(_mm512_castps256_ps512(lo), hi, 1) };
 }
 
+/* Pairs, then fours within 128 bits (u[4 i + c] holds columns c, 4 + c, 8 + c, 12 + c of rows 4 i .. 4 i + 3), then the
+ * 128-bit parts. */
+V16_INLINE void v16_transpose(struct v16 *r)
+{
+    __m512 t[16], u[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i].v, r[i + 1].v);
+        t[i + 1] = _mm512_unpackhi_ps(r[i].v, r[i + 1].v);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        u[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+        u[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+        u[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        u[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    for (int c = 0; c < 4; c++) {
+        __m512 even_lo = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x88), odd_lo = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xdd);
+        __m512 even_hi = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0x88);
+        __m512 odd_hi = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0xdd);
+        r[c].v = _mm512_shuffle_f32x4(even_lo, even_hi, 0x88);
+        r[4 + c].v = _mm512_shuffle_f32x4(odd_lo, odd_hi, 0x88);
+        r[8 + c].v = _mm512_shuffle_f32x4(even_lo, even_hi, 0xdd);
+        r[12 + c].v = _mm512_shuffle_f32x4(odd_lo, odd_hi, 0xdd);
+    }
+}
+
 #endif

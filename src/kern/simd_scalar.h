@@ -273,6 +273,17 @@ V16_INLINE struct v16 v16_from_fixed(const int64_t *p)
     V16_EACH((float)(double)p[l]);
 }
 
+V16_INLINE void v16_transpose(struct v16 *r)
+{
+    for (int l = 0; l < 16; l++) {
+        for (int c = 0; c < l; c++) {
+            float x = r[l].f[c];
+            r[l].f[c] = r[c].f[l];
+            r[c].f[l] = x;
+        }
+    }
+}
+
 #undef V16_EACH
 #undef V16I_EACH
 #undef M16_EACH

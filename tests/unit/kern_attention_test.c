@@ -1,0 +1,454 @@
+#include "test.h"
+
+#include <math.h>
+
+#include "base/mem.h"
+#include "base/pool.h"
+#include "base/rng.h"
+#include "kern/kern_int.h"
+
+#define GUARD 12345.5f /* in every place no kernel may touch */
+
+struct shape {
+    uint64_t rows, heads, kv_heads, dim;
+};
+
+/* One attention problem with gaps between rows, its results, and guards around and between them. */
+struct problem {
+    struct shape s;
+    uint64_t ldq, ldk, ldo;
+    float *q, *k, *v, *d_o;                   /* inputs */
+    float *o, *lse, *dq, *dk, *dv, *row_dot; /* results */
+    float *memory;
+    uint64_t floats, results; /* results start at memory + floats - results */
+};
+
+static uint64_t widths(const struct shape *s, uint64_t *kv)
+{
+    *kv = s->kv_heads * s->dim;
+    return s->heads * s->dim;
+}
+
+static float *take(float **next, uint64_t n)
+{
+    float *at = *next + 5;
+    *next += n + 16;
+    return at;
+}
+
+static void lay_out(struct problem *p, float *base)
+{
+    const struct shape *s = &p->s;
+    float *next = base;
+    p->q = take(&next, s->rows * p->ldq);
+    p->d_o = take(&next, s->rows * p->ldo);
+    p->k = take(&next, s->rows * p->ldk);
+    p->v = take(&next, s->rows * p->ldk);
+    uint64_t inputs = (uint64_t)(next - base);
+    p->o = take(&next, s->rows * p->ldo);
+    p->dq = take(&next, s->rows * p->ldq);
+    p->dk = take(&next, s->rows * p->ldk);
+    p->dv = take(&next, s->rows * p->ldk);
+    p->lse = take(&next, s->rows * s->heads);
+    p->row_dot = take(&next, s->rows * s->heads);
+    p->floats = (uint64_t)(next - base);
+    p->results = p->floats - inputs;
+}
+
+static float uniform(uint64_t i)
+{
+    const uint32_t counter[4] = { (uint32_t)i, (uint32_t)(i >> 32), 0, 0 }, key[2] = { 11, 7 };
+    return (float)rng_philox(counter, key).word[0] * 0x1p-31f - 1.0f;
+}
+
+static void clear_results(struct problem *p)
+{
+    for (uint64_t i = p->floats - p->results; i < p->floats; i++) {
+        p->memory[i] = GUARD;
+    }
+}
+
+static void problem_init(struct problem *p, struct shape s)
+{
+    uint64_t kv, hd = widths(&s, &kv);
+    *p = (struct problem){ .s = s, .ldq = hd + 24, .ldk = 2 * kv + 8, .ldo = hd + 8 };
+    float none[1];
+    lay_out(p, none);
+    void *memory;
+    assert_ok(mem_alloc(&memory, p->floats, sizeof(float)));
+    p->memory = memory;
+    lay_out(p, p->memory);
+    for (uint64_t i = 0; i < p->floats - p->results; i++) {
+        p->memory[i] = uniform(i) * 2.0f;
+    }
+    clear_results(p);
+}
+
+static void problem_release(struct problem *p)
+{
+    free(p->memory);
+}
+
+static struct attention arguments(const struct problem *p)
+{
+    return (struct attention){ .heads = p->s.heads, .kv_heads = p->s.kv_heads, .head_dim = p->s.dim, .first = 0,
+                               .rows = p->s.rows, .scale = (float)(1.0 / sqrt((double)p->s.dim)), .q = p->q, .k = p->k,
+                               .v = p->v, .ldq = p->ldq, .ldk = p->ldk, .o = p->o, .ldo = p->ldo, .lse = p->lse };
+}
+
+/* An instance with the attention table only: the other modules are not linked into this test. */
+struct instance {
+    struct kern k;
+    uint64_t bytes;
+};
+
+static void instance_init(struct instance *n, enum isa isa, uint32_t threads)
+{
+    n->k = (struct kern){ .isa = isa, .attention = attention_leaves_of[isa] };
+    assert_ok(pool_new(&n->k.pool, threads));
+    n->bytes = attention_workspace_bytes(threads);
+    assert_ok(mem_big_alloc(&n->k.attention_workspace, n->bytes));
+    /* nothing may be read before it is written */
+    memset(n->k.attention_workspace, 0xff, n->bytes);
+}
+
+static void instance_release(struct instance *n)
+{
+    mem_big_free(n->k.attention_workspace, n->bytes);
+    pool_free(n->k.pool);
+}
+
+static void run(struct instance *n, struct problem *p)
+{
+    struct attention a = arguments(p);
+    const struct attention_grad g = { p->d_o, p->dq, p->dk, p->dv, p->row_dot };
+    kern_attention_forward(&n->k, &a);
+    kern_attention_backward(&n->k, &a, &g);
+}
+
+/* ---- reference in double, row by row ---- */
+
+struct reference {
+    double *o, *lse, *dq, *dk, *dv, *w; /* [rows][H D], [H][rows], .., [rows][G D] */
+};
+
+static void *doubles(uint64_t n)
+{
+    void *p;
+    assert_ok(mem_alloc(&p, n, sizeof(double)));
+    return p;
+}
+
+static double dot(const float *a, const float *b, uint64_t n)
+{
+    double s = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        s += (double)a[i] * (double)b[i];
+    }
+    return s;
+}
+
+static void reference_row(const struct problem *p, struct reference *r, uint64_t h, uint64_t t)
+{
+    const struct shape *s = &p->s;
+    uint64_t d = s->dim, g = h / (s->heads / s->kv_heads), kv, hd = widths(s, &kv);
+    double scale = 1.0 / sqrt((double)d), most = -INFINITY, sum = 0, delta = 0;
+    const float *q = p->q + t * p->ldq + h * d, *d_o = p->d_o + t * p->ldo + h * d;
+    double *o = r->o + t * hd + h * d, *dq = r->dq + t * hd + h * d;
+    for (uint64_t j = 0; j <= t; j++) {
+        r->w[j] = scale * dot(q, p->k + j * p->ldk + g * d, d);
+        most = fmax(most, r->w[j]);
+    }
+    for (uint64_t j = 0; j <= t; j++) {
+        r->w[j] = exp(r->w[j] - most);
+        sum += r->w[j];
+    }
+    r->lse[h * s->rows + t] = most + log(sum);
+    for (uint64_t j = 0; j <= t; j++) {
+        r->w[j] /= sum;
+        for (uint64_t e = 0; e < d; e++) {
+            o[e] += r->w[j] * (double)p->v[j * p->ldk + g * d + e];
+        }
+    }
+    for (uint64_t e = 0; e < d; e++) {
+        delta += o[e] * (double)d_o[e];
+    }
+    for (uint64_t j = 0; j <= t; j++) {
+        double ds = r->w[j] * (dot(d_o, p->v + j * p->ldk + g * d, d) - delta) * scale;
+        for (uint64_t e = 0; e < d; e++) {
+            dq[e] += ds * (double)p->k[j * p->ldk + g * d + e];
+            r->dk[j * kv + g * d + e] += ds * (double)q[e];
+            r->dv[j * kv + g * d + e] += r->w[j] * (double)d_o[e];
+        }
+    }
+}
+
+static double worst(const float *got, uint64_t ld, const double *want, uint64_t rows, uint64_t cols)
+{
+    double most = 0, size = 0;
+    for (uint64_t t = 0; t < rows; t++) {
+        for (uint64_t c = 0; c < cols; c++) {
+            double e = fabs((double)got[t * ld + c] - want[t * cols + c]);
+            most = e <= most ? most : e; /* NaN counts */
+            size = fmax(size, fabs(want[t * cols + c]));
+        }
+    }
+    return most / fmax(size, 1.0);
+}
+
+static void check_against_reference(const struct problem *p)
+{
+    const struct shape *s = &p->s;
+    uint64_t kv, hd = widths(s, &kv);
+    struct reference r = { doubles(s->rows * hd), doubles(s->rows * s->heads), doubles(s->rows * hd),
+                           doubles(s->rows * kv), doubles(s->rows * kv), doubles(s->rows) };
+    for (uint64_t h = 0; h < s->heads; h++) {
+        for (uint64_t t = 0; t < s->rows; t++) {
+            reference_row(p, &r, h, t);
+        }
+    }
+    double e[] = { worst(p->o, p->ldo, r.o, s->rows, hd), worst(p->lse, s->rows, r.lse, s->heads, s->rows),
+                   worst(p->dq, p->ldq, r.dq, s->rows, hd), worst(p->dk, p->ldk, r.dk, s->rows, kv),
+                   worst(p->dv, p->ldk, r.dv, s->rows, kv) };
+    for (int i = 0; i < 5; i++) {
+        if (!(e[i] <= 1e-5)) {
+            fail_msg("T %lu H %lu G %lu D %lu: result %d (o lse dq dk dv) is off by %g", s->rows, s->heads, s->kv_heads,
+                     s->dim, i, e[i]);
+        }
+    }
+    double *all[] = { r.o, r.lse, r.dq, r.dk, r.dv, r.w };
+    for (int i = 0; i < 6; i++) {
+        free(all[i]);
+    }
+}
+
+/* The gaps around a result of `rows` rows of `cols` must hold the guard still. */
+static void check_gaps(const float *x, uint64_t ld, uint64_t rows, uint64_t cols)
+{
+    for (uint64_t i = 1; i <= 5; i++) {
+        assert_true(x[-(int64_t)i] == GUARD && x[rows * ld + i - 1] == GUARD);
+    }
+    for (uint64_t t = 0; t < rows; t++) {
+        for (uint64_t c = cols; c < ld; c++) {
+            assert_true(x[t * ld + c] == GUARD);
+        }
+    }
+}
+
+static void check_guards(const struct problem *p)
+{
+    uint64_t kv, hd = widths(&p->s, &kv);
+    check_gaps(p->o, p->ldo, p->s.rows, hd);
+    check_gaps(p->dq, p->ldq, p->s.rows, hd);
+    check_gaps(p->dk, p->ldk, p->s.rows, kv);
+    check_gaps(p->dv, p->ldk, p->s.rows, kv);
+    check_gaps(p->lse, p->s.rows, p->s.heads, p->s.rows);
+    check_gaps(p->row_dot, p->s.rows, p->s.heads, p->s.rows);
+}
+
+static const struct shape shapes[] = {
+    { 1, 1, 1, 8 },   { 3, 2, 1, 16 },   { 17, 3, 3, 24 },  { 64, 2, 2, 64 },  { 65, 4, 2, 32 },
+    { 130, 3, 1, 64 }, { 200, 2, 2, 40 }, { 129, 8, 2, 16 }, { 97, 2, 1, 128 }, { 150, 6, 2, 8 }, { 70, 1, 1, 256 },
+};
+#define SHAPES (sizeof(shapes) / sizeof(shapes[0]))
+
+static enum isa best_isa(void)
+{
+    enum isa isa = ISA_AVX512;
+    while (!kern_isa_supported(isa)) {
+        isa = (enum isa)(isa - 1);
+    }
+    return isa;
+}
+
+static void results_match_double_precision(void **state)
+{
+    (void)state;
+    struct instance n;
+    instance_init(&n, best_isa(), 2);
+    for (uint64_t i = 0; i < SHAPES; i++) {
+        struct problem p;
+        problem_init(&p, shapes[i]);
+        run(&n, &p);
+        check_against_reference(&p);
+        check_guards(&p);
+        problem_release(&p);
+    }
+    instance_release(&n);
+}
+
+/* All result memory is compared, so guards must agree as well. */
+static void bits_do_not_depend_on_instruction_set_or_threads(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < SHAPES; i++) {
+        struct problem want, got;
+        problem_init(&want, shapes[i]);
+        problem_init(&got, shapes[i]);
+        struct instance n;
+        instance_init(&n, ISA_SCALAR, 1);
+        run(&n, &want);
+        instance_release(&n);
+        for (int isa = 0; isa < ISA_COUNT; isa++) {
+            for (uint32_t threads = 1; threads <= 3 && kern_isa_supported((enum isa)isa); threads++) {
+                instance_init(&n, (enum isa)isa, threads);
+                clear_results(&got);
+                run(&n, &got);
+                instance_release(&n);
+                if (memcmp(want.memory, got.memory, want.floats * sizeof(float)) != 0) {
+                    fail_msg("shape %lu isa %d threads %u: other bits than scalar with one thread", i, isa, threads);
+                }
+            }
+        }
+        problem_release(&want);
+        problem_release(&got);
+    }
+}
+
+/* Rows [first, first + rows) alone, into the same places. lse of a piece is [heads][rows]. */
+static void run_piece(struct instance *n, struct problem *p, uint64_t first, uint64_t rows)
+{
+    struct attention a = arguments(p);
+    float *lse = p->row_dot; /* as large as needed, checked below */
+    a.first = first;
+    a.rows = rows;
+    a.q += first * a.ldq;
+    a.o += first * a.ldo;
+    a.lse = lse;
+    kern_attention_forward(&n->k, &a);
+    for (uint64_t h = 0; h < p->s.heads; h++) {
+        memcpy(p->lse + h * p->s.rows + first, lse + h * rows, rows * sizeof(float));
+    }
+}
+
+static void any_split_of_rows_equals_the_full_forward(void **state)
+{
+    (void)state;
+    static const uint64_t pieces[] = { 1, 2, 7, 64, 33 };
+    for (int isa = 0; isa < ISA_COUNT; isa++) {
+        if (!kern_isa_supported((enum isa)isa)) {
+            continue;
+        }
+        struct instance n;
+        instance_init(&n, (enum isa)isa, 2);
+        for (uint64_t i = 0; i < SHAPES; i++) {
+            struct problem want, got;
+            problem_init(&want, shapes[i]);
+            problem_init(&got, shapes[i]);
+            struct attention a = arguments(&want);
+            kern_attention_forward(&n.k, &a);
+            for (uint64_t c = 0; c < 5; c++) {
+                clear_results(&got);
+                for (uint64_t t = 0; t < got.s.rows; t += pieces[c]) {
+                    run_piece(&n, &got, t, got.s.rows - t < pieces[c] ? got.s.rows - t : pieces[c]);
+                }
+                for (uint64_t r = 0; r < got.s.rows * got.s.heads; r++) {
+                    got.row_dot[r] = GUARD;
+                }
+                assert_memory_equal(want.memory, got.memory, want.floats * sizeof(float));
+            }
+            problem_release(&want);
+            problem_release(&got);
+        }
+        instance_release(&n);
+    }
+}
+
+/* Rows up to `keep` must not notice what lies after them: garbage in q, k, v and d_o of later rows. */
+static void the_future_changes_nothing(void **state)
+{
+    (void)state;
+    struct instance n;
+    instance_init(&n, best_isa(), 2);
+    static const uint64_t keeps[] = { 1, 63, 64, 70, 128 };
+    const struct shape s = { 150, 4, 2, 32 };
+    struct problem want, got;
+    problem_init(&want, s);
+    problem_init(&got, s);
+    run(&n, &want);
+    for (int c = 0; c < 5; c++) {
+        uint64_t keep = keeps[c];
+        memcpy(got.memory, want.memory, (got.floats - got.results) * sizeof(float));
+        clear_results(&got);
+        for (uint64_t t = keep; t < s.rows; t++) {
+            for (uint64_t e = 0; e < got.ldk; e++) {
+                got.k[t * got.ldk + e] = t % 2 ? -1e18f : 1e18f;
+                got.v[t * got.ldk + e] = t % 2 ? 1e30f : -1e30f;
+            }
+            for (uint64_t e = 0; e < s.heads * s.dim; e++) {
+                got.q[t * got.ldq + e] = 3e17f;
+            }
+        }
+        struct attention a = arguments(&got);
+        kern_attention_forward(&n.k, &a);
+        assert_memory_equal(want.o, got.o, keep * got.ldo * sizeof(float));
+        for (uint64_t h = 0; h < s.heads; h++) {
+            assert_memory_equal(want.lse + h * s.rows, got.lse + h * s.rows, keep * sizeof(float));
+        }
+        /* dq of kept rows too, when the later rows' output gradients are zero */
+        run(&n, &got);
+        assert_memory_equal(want.dq, got.dq, keep * got.ldq * sizeof(float));
+    }
+    problem_release(&want);
+    problem_release(&got);
+    instance_release(&n);
+}
+
+/* Keys after the last query are not even read: they may be NaN, also when the last block is not full. */
+static void keys_after_the_last_query_are_not_read(void **state)
+{
+    (void)state;
+    struct instance n;
+    instance_init(&n, best_isa(), 1);
+    struct problem want, got;
+    problem_init(&want, (struct shape){ 130, 2, 1, 16 });
+    problem_init(&got, (struct shape){ 130, 2, 1, 16 });
+    run(&n, &want);
+    for (uint64_t t = 75; t < 130; t++) {
+        for (uint64_t e = 0; e < 16; e++) {
+            got.k[t * got.ldk + e] = NAN;
+            got.v[t * got.ldk + e] = NAN;
+        }
+    }
+    run_piece(&n, &got, 0, 75);
+    assert_memory_equal(want.o, got.o, 75 * got.ldo * sizeof(float));
+    problem_release(&want);
+    problem_release(&got);
+    instance_release(&n);
+}
+
+static void scaling_the_output_gradient_by_two_scales_all_gradients(void **state)
+{
+    (void)state;
+    struct instance n;
+    instance_init(&n, best_isa(), 1);
+    struct problem one, two;
+    const struct shape s = { 100, 2, 2, 16 };
+    problem_init(&one, s);
+    problem_init(&two, s);
+    for (uint64_t e = 0; e < s.rows * two.ldo; e++) {
+        two.d_o[e] *= 2.0f;
+    }
+    run(&n, &one);
+    run(&n, &two);
+    for (uint64_t t = 0; t < s.rows; t++) {
+        for (uint64_t e = 0; e < s.heads * s.dim; e++) {
+            assert_true(two.dq[t * two.ldq + e] == 2.0f * one.dq[t * one.ldq + e]);
+            assert_true(two.dk[t * two.ldk + e] == 2.0f * one.dk[t * one.ldk + e]);
+            assert_true(two.dv[t * two.ldk + e] == 2.0f * one.dv[t * one.ldk + e]);
+        }
+    }
+    problem_release(&one);
+    problem_release(&two);
+    instance_release(&n);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(results_match_double_precision),
+    cmocka_unit_test(bits_do_not_depend_on_instruction_set_or_threads),
+    cmocka_unit_test(any_split_of_rows_equals_the_full_forward),
+    cmocka_unit_test(the_future_changes_nothing),
+    cmocka_unit_test(keys_after_the_last_query_are_not_read),
+    cmocka_unit_test(scaling_the_output_gradient_by_two_scales_all_gradients),
+};
+TEST_MAIN(tests)
