@@ -16,11 +16,11 @@
 
 /* Cache blocking. A chunk's panel of b (K_LIMIT x 48 floats) plus a task's rows of a (TASK_ROWS x K_LIMIT) stay in L2, the
  * packed block of b and the partial tiles in L3. */
-#define K_LIMIT 768u
+#define K_LIMIT 1024u
 #define A_FLOATS ((uint64_t)2 << 20)
 #define B_FLOATS ((uint64_t)2 << 20)
 #define PARTIAL_FLOATS ((uint64_t)3 << 20)
-#define TASK_ROWS 64u
+#define TASK_ROWS 96u
 #define TASK_COLS 768u
 #define TASKS_PER_THREAD 8u
 /* Packing tasks: contiguous k is read in groups of rows, contiguous rows in short stretches of k over many columns. */
@@ -180,25 +180,18 @@ static void pack_task(void *arg, uint64_t task, uint32_t worker)
 
 /* ---- multiplying ---- */
 
-static void prefetch_rows(const void *first, uint64_t ld_bytes, uint32_t rows, uint64_t bytes)
-{
-    const char *row = first;
-    for (uint32_t r = 0; r < rows; r++, row += ld_bytes) {
-        for (uint64_t x = 0; x < bytes; x += MEM_ALIGN) {
-            __builtin_prefetch(row + x, 1, 3);
-        }
-        __builtin_prefetch(row + bytes - 1, 1, 3);
-    }
-}
-
-/* The destination arrives while the last stretch of k is multiplied. */
-static void prefetch_result(const struct gemm_job *job, uint64_t i, uint64_t j, uint32_t rows, uint32_t cols)
+/* Where a finished tile goes: fetched while its last stretch of k is multiplied. */
+static void set_dest(struct gemm_tile *t, const struct gemm_job *job, uint64_t i, uint64_t j, uint32_t cols)
 {
     if (job->grad != NULL) {
-        prefetch_rows(job->grad + i * job->ldg + j, job->ldg * sizeof(int64_t), rows, cols * sizeof(int64_t));
-        return;
+        t->dest = (const char *)(job->grad + i * job->ldg + j);
+        t->dest_bytes = cols * sizeof(int64_t);
+        t->dest_ld_bytes = job->ldg * sizeof(int64_t);
+    } else {
+        t->dest = (const char *)(job->c + i * job->ldc + j);
+        t->dest_bytes = cols * sizeof(float);
+        t->dest_ld_bytes = job->ldc * sizeof(float);
     }
-    prefetch_rows(job->c + i * job->ldc + j, job->ldc * sizeof(float), rows, cols * sizeof(float));
 }
 
 static void finish_tile(const struct block *b, const float *done, uint64_t i, uint64_t j, uint32_t rows, uint32_t cols)
@@ -238,7 +231,7 @@ static void run_tile(const struct block *b, uint64_t ip, uint64_t jp, float *scr
                                .rows = rows,
                                .out = s->final ? done : s->ends ? slots + s->folds * tile_floats : chain };
         if (s->final) {
-            prefetch_result(b->plan->job, b->i0 + i, b->j0 + j, rows, cols);
+            set_dest(&t, b->plan->job, b->i0 + i, b->j0 + j, cols);
         }
         leaf->tile(&t);
         if (s->final) {

@@ -54,6 +54,7 @@ typedef float vec;
 #endif
 #define NR (LANES * VECS)
 #define TILE (MR * NR)
+#define LINE 16 /* floats in a cache line */
 
 _Static_assert(MR <= GEMM_MR_MAX && NR <= GEMM_NR_MAX, "a tile fits the buffers");
 
@@ -76,6 +77,18 @@ static void tile(const struct gemm_tile *t)
 
 #else
 
+/* One row of the destination: a few misses at a time leave room for those of the operands. */
+static inline void prefetch_dest(const struct gemm_tile *t, uint64_t row)
+{
+    if (t->dest != NULL) {
+        const char *p = t->dest + row * t->dest_ld_bytes;
+        for (uint64_t x = 0; x < t->dest_bytes; x += LINE * sizeof(float)) {
+            __builtin_prefetch(p + x, 1, 3);
+        }
+        __builtin_prefetch(p + t->dest_bytes - 1, 1, 3);
+    }
+}
+
 /* `rows` is a constant at each call: the loops over it unroll and the accumulators stay in registers. */
 static inline __attribute__((always_inline)) void tile_rows(const struct gemm_tile *t, const int rows)
 {
@@ -88,21 +101,25 @@ static inline __attribute__((always_inline)) void tile_rows(const struct gemm_ti
         }
     }
     const float *a = t->a, *b = t->b;
-    for (uint64_t k = t->k; k > 0; k--, a += MR, b += NR) {
-        vec row[VECS];
-        UNROLL(4)
-        for (int v = 0; v < VECS; v++) {
-            row[v] = v_load(b + v * LANES);
-        }
-        for (int line = 0; line < NR; line += 16) {
-            _mm_prefetch((const char *)(b + PREFETCH_K * NR + line), _MM_HINT_T0);
-        }
-        UNROLL(8)
-        for (int r = 0; r < rows; r++) {
-            vec x = v_broadcast(a[r]);
+    uint64_t parts = t->dest != NULL ? t->rows : 1;
+    for (uint64_t part = 0, k = 0; part < parts; part++) {
+        prefetch_dest(t, part);
+        for (uint64_t end = t->k * (part + 1) / parts; k < end; k++, a += MR, b += NR) {
+            vec row[VECS];
             UNROLL(4)
             for (int v = 0; v < VECS; v++) {
-                acc[r][v] = v_fma(x, row[v], acc[r][v]);
+                row[v] = v_load(b + v * LANES);
+            }
+            for (int line = 0; line < NR; line += LINE) {
+                _mm_prefetch((const char *)(b + PREFETCH_K * NR + line), _MM_HINT_T0);
+            }
+            UNROLL(8)
+            for (int r = 0; r < rows; r++) {
+                vec x = v_broadcast(a[r]);
+                UNROLL(4)
+                for (int v = 0; v < VECS; v++) {
+                    acc[r][v] = v_fma(x, row[v], acc[r][v]);
+                }
             }
         }
     }
@@ -166,6 +183,10 @@ static inline __attribute__((always_inline)) void pack_plain(const struct gemm_p
 
 #if KERN_ISA > 0
 
+#ifndef COPY_AHEAD
+#define COPY_AHEAD 48
+#define TRANSPOSE_AHEAD 64
+#endif
 /* Operands whose rows of a panel are contiguous: copy. Whole panels only; returns the rows done. */
 static inline __attribute__((always_inline)) uint64_t pack_copy(const struct gemm_pack *p, const uint32_t width)
 {
@@ -175,6 +196,10 @@ static inline __attribute__((always_inline)) uint64_t pack_copy(const struct gem
         const float *src = p->mat->p + p->k0 * ld + p->i0 + r;
         float *dst = panel;
         for (uint64_t k = 0; k < p->k; k++, src += ld, dst += width) {
+            /* Rows lie far apart; the hardware does not foresee the next panel. */
+            for (uint32_t line = 0; line < width; line += LINE) {
+                _mm_prefetch((const char *)(src + COPY_AHEAD + line), _MM_HINT_T0);
+            }
             memcpy(dst, src, width * sizeof(float));
         }
     }
@@ -275,6 +300,7 @@ static inline __attribute__((always_inline)) uint64_t pack_transpose(const struc
             vec block[LANES];
             UNROLL(16)
             for (int i = 0; i < LANES; i++) {
+                _mm_prefetch((const char *)(src + (uint64_t)i * ld + k + TRANSPOSE_AHEAD), _MM_HINT_T0);
                 block[i] = v_load(src + (uint64_t)i * ld + k);
             }
             transpose(block);
@@ -421,17 +447,19 @@ static bool store_grad(const float *tile, const struct gemm_job *job, uint64_t i
 
 static double fma_loop(uint64_t rounds)
 {
-    volatile float seed = 0.5f;
-    float half = seed;
+    volatile float half = 0.5f; /* unknown to the compiler, so that no chain is folded into another */
 #if KERN_ISA > 0
     vec factor = v_broadcast(half), sum[CHAINS];
-#else
-    float factor = half, sum[CHAINS];
-#endif
     UNROLL(12)
     for (int c = 0; c < CHAINS; c++) {
-        sum[c] = factor;
+        sum[c] = v_broadcast(half);
     }
+#else
+    float factor = half, sum[CHAINS];
+    for (int c = 0; c < CHAINS; c++) {
+        sum[c] = half;
+    }
+#endif
     for (uint64_t i = 0; i < rounds; i++) {
         UNROLL(12)
         for (int c = 0; c < CHAINS; c++) {
@@ -444,7 +472,7 @@ static double fma_loop(uint64_t rounds)
     }
     float lanes[LANES];
     memcpy(lanes, &sum[0], sizeof(lanes));
-    seed = lanes[0];
+    half = lanes[0];
     return 2.0 * CHAINS * LANES * (double)rounds;
 }
 

@@ -22,6 +22,10 @@ struct gemm_tile {
     uint32_t folds;
     uint32_t rows; /* rows that matter; others may be left unset */
     float *out;    /* tile; may be in or one of fold */
+    /* Where the finished tile will be stored (or NULL): `rows` rows of dest_bytes, dest_ld_bytes apart. They are fetched
+     * into the cache bit by bit while the chain runs. */
+    const char *dest;
+    uint64_t dest_bytes, dest_ld_bytes;
 };
 
 /* Copy elements [i0, i0 + count) x [k0, k0 + k) of an operand into panels: element (i0 + p * width + r, k0 + j) goes to
