@@ -11,16 +11,7 @@
 #include "base/mem.h"
 #include "data/store_int.h"
 
-#define WALK_ITEMS 2048u
 #define INFO_BYTES_MAX ((size_t)1 << 20)
-
-struct store {
-    char *prefix, *bin_path, *idx_path, *info_path;
-    struct file_map bin, idx;
-    enum store_dtype dtype;
-    uint32_t token_bytes;
-    uint64_t sequences, entries, tokens; /* entries: document boundaries, one more than documents */
-};
 
 static enum err copy_with_ending(char **out, const char *prefix, const char *ending)
 {
@@ -45,173 +36,6 @@ static enum err set_paths(struct store *s, const char *name)
     TRY(copy_with_ending(&s->idx_path, s->prefix, ".idx"));
     TRY(copy_with_ending(&s->bin_path, s->prefix, ".bin"));
     return copy_with_ending(&s->info_path, s->prefix, ".json");
-}
-
-/* ---- the index ---- */
-
-static uint64_t lengths_at(uint64_t i)
-{
-    return STORE_HEAD_BYTES + 4 * i;
-}
-
-static uint64_t pointers_at(const struct store *s, uint64_t i)
-{
-    return lengths_at(s->sequences) + 8 * i;
-}
-
-static uint64_t entries_at(const struct store *s, uint64_t i)
-{
-    return pointers_at(s, s->sequences) + 8 * i;
-}
-
-static enum err check_magic(const struct store *s, const unsigned char *head)
-{
-    if (memcmp(head, STORE_MAGIC, STORE_MAGIC_BYTES) == 0) {
-        return OK;
-    }
-    bool old = memcmp(head, "TNTIDX\0\0", 8) == 0;
-    return FAIL(ERR_DATA, "%s: not an MMIDIDX index%s | %s", s->idx_path, old ? " but the old TNTIDX format" : "",
-                old ? "tokenise the text again" : "the .idx file of a Megatron dataset begins with MMIDIDX");
-}
-
-static enum err check_dtype(struct store *s, unsigned code)
-{
-    static const uint32_t bytes[9] = { [STORE_UINT8] = 1, [STORE_INT16] = 2, [STORE_INT32] = 4, [STORE_INT64] = 8,
-                                       [STORE_UINT16] = 2 };
-    static const char *const refused[9] = { [2] = "int8", [6] = "float64", [7] = "float32" };
-    if (code < 9 && bytes[code] > 0) {
-        s->dtype = (enum store_dtype)code;
-        s->token_bytes = bytes[code];
-        return OK;
-    }
-    if (code < 9 && refused[code] != NULL) {
-        return FAIL(ERR_DATA, "%s: type code %u (%s) is not a token type, 1, 3, 4, 5 or 8 was expected", s->idx_path, code,
-                    refused[code]);
-    }
-    return FAIL(ERR_DATA, "%s: type code %u is unknown, 1 (uint8), 3 (int16), 4 (int32), 5 (int64) or 8 (uint16) was "
-                          "expected",
-                s->idx_path, code);
-}
-
-static enum err read_head(struct store *s)
-{
-    unsigned char head[STORE_HEAD_BYTES];
-    uint64_t version, need, more;
-    if (s->idx.bytes < STORE_HEAD_BYTES) {
-        return FAIL(ERR_DATA, "%s: ends at byte %llu, the header alone needs %u | the file was cut; copy it again",
-                    s->idx_path, (unsigned long long)s->idx.bytes, STORE_HEAD_BYTES);
-    }
-    TRY(file_map_copy(&s->idx, 0, sizeof(head), head));
-    TRY(check_magic(s, head));
-    memcpy(&version, head + 9, 8);
-    if (version != STORE_VERSION) {
-        return FAIL(ERR_DATA, "%s: version %llu, version %u was expected", s->idx_path, (unsigned long long)version,
-                    STORE_VERSION);
-    }
-    TRY(check_dtype(s, head[17]));
-    memcpy(&s->sequences, head + 18, 8);
-    memcpy(&s->entries, head + 26, 8);
-    unsigned long long n = s->sequences, d = s->entries;
-    if (n > INT64_MAX || d > INT64_MAX) {
-        return FAIL(ERR_DATA, "%s: claims %lld sequences and %lld document entries; a count cannot be negative",
-                    s->idx_path, (long long)n, (long long)d);
-    }
-    if (__builtin_mul_overflow(s->sequences, 12ull, &need) || __builtin_mul_overflow(s->entries, 8ull, &more) ||
-        __builtin_add_overflow(need, more, &need) || __builtin_add_overflow(need, STORE_HEAD_BYTES, &need)) {
-        return FAIL(ERR_DATA, "%s: claims %llu sequences and %llu document entries, but the file has %llu bytes",
-                    s->idx_path, n, d, (unsigned long long)s->idx.bytes);
-    }
-    if (need != s->idx.bytes) {
-        return FAIL(ERR_DATA, "%s: ends at byte %llu, its %llu sequences and %llu document entries need %llu | %s",
-                    s->idx_path, (unsigned long long)s->idx.bytes, n, d, (unsigned long long)need,
-                    s->idx.bytes < need ? "the file was cut; copy it again" : "bytes follow the index");
-    }
-    return OK;
-}
-
-/* Why a pointer is what it is: faults of known programs. */
-static const char *pointer_hint(int64_t found, uint64_t expected, uint64_t sequence_bytes)
-{
-    if (found == (int64_t)(int32_t)(uint32_t)expected && expected > INT32_MAX) {
-        return " | the program that wrote the index kept 32-bit pointers; write it again";
-    }
-    if (sequence_bytes > 0 && (uint64_t)found == expected + sequence_bytes) {
-        return " | the index holds the end of each sequence instead of its start; write it again";
-    }
-    return " | the index does not belong to its lengths; write it again";
-}
-
-static enum err check_sequence(struct store *s, uint64_t i, int32_t length, int64_t pointer)
-{
-    uint64_t expected, bytes;
-    if (length < 0) {
-        return FAIL(ERR_DATA, "%s: length of sequence %llu is %d, it cannot be negative", s->idx_path,
-                    (unsigned long long)i, length);
-    }
-    bytes = (uint64_t)length * s->token_bytes;
-    if (__builtin_mul_overflow(s->tokens, (uint64_t)s->token_bytes, &expected) || expected + bytes > INT64_MAX) {
-        return FAIL(ERR_DATA, "%s: the lengths up to sequence %llu exceed 2^63 bytes", s->idx_path, (unsigned long long)i);
-    }
-    if (pointer != (int64_t)expected) {
-        return FAIL(ERR_DATA, "%s: pointer %llu is %lld, must be %llu%s", s->idx_path, (unsigned long long)i,
-                    (long long)pointer, (unsigned long long)expected, pointer_hint(pointer, expected, bytes));
-    }
-    s->tokens += (uint64_t)length;
-    return OK;
-}
-
-static enum err check_sequences(struct store *s)
-{
-    int32_t length[WALK_ITEMS];
-    int64_t pointer[WALK_ITEMS];
-    for (uint64_t at = 0; at < s->sequences; at += WALK_ITEMS) {
-        uint64_t count = s->sequences - at < WALK_ITEMS ? s->sequences - at : WALK_ITEMS;
-        TRY(file_map_copy(&s->idx, lengths_at(at), 4 * count, length));
-        TRY(file_map_copy(&s->idx, pointers_at(s, at), 8 * count, pointer));
-        for (uint64_t i = 0; i < count; i++) {
-            TRY(check_sequence(s, at + i, length[i], pointer[i]));
-        }
-    }
-    return OK;
-}
-
-static enum err check_entry(const struct store *s, uint64_t i, int64_t entry, int64_t before)
-{
-    if (i == 0 && entry != 0) {
-        return FAIL(ERR_DATA, "%s: first document boundary %lld, must be 0", s->idx_path, (long long)entry);
-    }
-    if (i > 0 && entry < before) {
-        return FAIL(ERR_DATA, "%s: document index falls from %lld to %lld at entry %llu | files were merged without "
-                              "shifting it; write the index again",
-                    s->idx_path, (long long)before, (long long)entry, (unsigned long long)i);
-    }
-    if (entry > (int64_t)s->sequences) {
-        return FAIL(ERR_DATA, "%s: document boundary %llu is %lld, there are %llu sequences", s->idx_path,
-                    (unsigned long long)i, (long long)entry, (unsigned long long)s->sequences);
-    }
-    return OK;
-}
-
-static enum err check_documents(const struct store *s)
-{
-    int64_t entry[WALK_ITEMS], before = 0;
-    for (uint64_t at = 0; at < s->entries; at += WALK_ITEMS) {
-        uint64_t count = s->entries - at < WALK_ITEMS ? s->entries - at : WALK_ITEMS;
-        TRY(file_map_copy(&s->idx, entries_at(s, at), 8 * count, entry));
-        for (uint64_t i = 0; i < count; i++) {
-            TRY(check_entry(s, at + i, entry[i], before));
-            before = entry[i];
-        }
-    }
-    if (s->entries == 0 || before != (int64_t)s->sequences) {
-        return FAIL(ERR_DATA, "%s: last document boundary %lld, must be %llu", s->idx_path, (long long)before,
-                    (unsigned long long)s->sequences);
-    }
-    if (s->entries - 1 > s->sequences) {
-        return FAIL(ERR_DATA, "%s: %llu documents, but only %llu sequences", s->idx_path,
-                    (unsigned long long)(s->entries - 1), (unsigned long long)s->sequences);
-    }
-    return OK;
 }
 
 static enum err open_bin(struct store *s)
@@ -240,18 +64,7 @@ enum err store_open(struct store **out, const char *prefix)
     enum err err;
     TRY_OUT(set_paths(s, prefix));
     TRY_OUT(file_map_open(&s->idx, s->idx_path));
-    TRY_OUT(read_head(s));
-    if (s->sequences == 0) {
-        err = FAIL(ERR_DATA, "%s: 0 sequences, there is nothing to train on | was the input text empty?", s->idx_path);
-        goto out;
-    }
-    TRY_OUT(check_sequences(s));
-    TRY_OUT(check_documents(s));
-    if (s->tokens == 0) {
-        err = FAIL(ERR_DATA, "%s: %llu sequences but 0 tokens | was the input text empty?", s->idx_path,
-                   (unsigned long long)s->sequences);
-        goto out;
-    }
+    TRY_OUT(store_check_index(s));
     TRY_OUT(open_bin(s));
     *out = s;
     return OK;
@@ -300,8 +113,8 @@ enum err store_sequence(const struct store *s, uint64_t i, uint64_t *first, uint
     int64_t pointer;
     *first = *end = 0;
     BUG_IF(i >= s->sequences);
-    TRY(file_map_copy(&s->idx, lengths_at(i), 4, &length));
-    TRY(file_map_copy(&s->idx, pointers_at(s, i), 8, &pointer));
+    TRY(file_map_copy(&s->idx, store_lengths_at(i), 4, &length));
+    TRY(file_map_copy(&s->idx, store_pointers_at(s, i), 8, &pointer));
     *first = (uint64_t)pointer / s->token_bytes;
     *end = *first + (uint64_t)length;
     return OK;
@@ -312,11 +125,11 @@ enum err store_sequence(const struct store *s, uint64_t i, uint64_t *first, uint
 /* Sequences no longer than `limit`. */
 static enum err count_up_to(const struct store *s, int32_t limit, uint64_t *out)
 {
-    int32_t length[WALK_ITEMS];
+    int32_t length[STORE_WALK_ITEMS];
     *out = 0;
-    for (uint64_t at = 0; at < s->sequences; at += WALK_ITEMS) {
-        uint64_t count = s->sequences - at < WALK_ITEMS ? s->sequences - at : WALK_ITEMS;
-        TRY(file_map_copy(&s->idx, lengths_at(at), 4 * count, length));
+    for (uint64_t at = 0; at < s->sequences; at += STORE_WALK_ITEMS) {
+        uint64_t count = s->sequences - at < STORE_WALK_ITEMS ? s->sequences - at : STORE_WALK_ITEMS;
+        TRY(file_map_copy(&s->idx, store_lengths_at(at), 4 * count, length));
         for (uint64_t i = 0; i < count; i++) {
             *out += length[i] <= limit;
         }
@@ -430,7 +243,7 @@ static int64_t stored_id(enum store_dtype dtype, const void *raw, uint64_t i, in
     return dtype == STORE_INT64 ? ((const int64_t *)raw)[i] : id;
 }
 
-/* Tokens [first, first + count), count <= WALK_ITEMS: the stored bytes to `raw`, the checked ids to `out`. */
+/* Tokens [first, first + count), count <= STORE_WALK_ITEMS: the stored bytes to `raw`, the checked ids to `out`. */
 static enum err read_block(const struct store *s, uint64_t first, uint64_t count, uint64_t vocab, void *raw, int32_t *out)
 {
     uint32_t limit = vocab > 0 && vocab <= INT32_MAX ? (uint32_t)vocab : (uint32_t)INT32_MAX + 1;
@@ -446,13 +259,13 @@ static enum err read_block(const struct store *s, uint64_t first, uint64_t count
 
 enum err store_read(const struct store *s, uint64_t first, uint64_t count, uint64_t vocab, int32_t *out)
 {
-    int64_t raw[WALK_ITEMS];
+    int64_t raw[STORE_WALK_ITEMS];
     if (first > s->tokens || count > s->tokens - first) {
         return FAIL(ERR_DATA, "%s: tokens %llu to %llu were asked for, there are %llu", s->bin_path,
                     (unsigned long long)first, (unsigned long long)(first + count), (unsigned long long)s->tokens);
     }
     while (count > 0) {
-        uint64_t block = count < WALK_ITEMS ? count : WALK_ITEMS;
+        uint64_t block = count < STORE_WALK_ITEMS ? count : STORE_WALK_ITEMS;
         TRY(read_block(s, first, block, vocab, raw, out));
         first += block;
         count -= block;
@@ -463,16 +276,16 @@ enum err store_read(const struct store *s, uint64_t first, uint64_t count, uint6
 
 enum err store_scan(const struct store *s, uint64_t vocab, char content[33], int32_t *most)
 {
-    int64_t raw[WALK_ITEMS];
-    int32_t id[WALK_ITEMS];
+    int64_t raw[STORE_WALK_ITEMS];
+    int32_t id[STORE_WALK_ITEMS];
     struct hash_stream *hash = hash_stream_begin();
     *most = 0;
     if (hash == NULL) {
         return FAIL(ERR_RESOURCE, "%s: no memory for the hash", s->bin_path);
     }
     enum err err = OK;
-    for (uint64_t at = 0; at < s->tokens && err == OK; at += WALK_ITEMS) {
-        uint64_t count = s->tokens - at < WALK_ITEMS ? s->tokens - at : WALK_ITEMS;
+    for (uint64_t at = 0; at < s->tokens && err == OK; at += STORE_WALK_ITEMS) {
+        uint64_t count = s->tokens - at < STORE_WALK_ITEMS ? s->tokens - at : STORE_WALK_ITEMS;
         err = read_block(s, at, count, vocab, raw, id);
         if (err == OK) {
             hash_stream_add(hash, raw, count * s->token_bytes);
@@ -541,7 +354,7 @@ enum err store_info(const struct store *s, struct store_info *out)
         return OK;
     }
     json_t *root;
-    uint64_t tokens;
+    uint64_t tokens = 0;
     TRY(json_read_file(&root, s->info_path, INFO_BYTES_MAX));
     enum err err;
     TRY_OUT(info_number(s, root, "tokens", &tokens));

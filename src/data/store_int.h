@@ -20,6 +20,34 @@ enum store_dtype {
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the pair is little-endian and is read without swapping");
 
+#define STORE_WALK_ITEMS 2048u /* entries read at once */
+
+struct store {
+    char *prefix, *bin_path, *idx_path, *info_path;
+    struct file_map bin, idx;
+    enum store_dtype dtype;
+    uint32_t token_bytes;
+    uint64_t sequences, entries, tokens; /* entries: document boundaries, one more than documents */
+};
+
+/* Where entry i of each part of the index begins in the .idx. */
+static inline uint64_t store_lengths_at(uint64_t i)
+{
+    return STORE_HEAD_BYTES + 4 * i;
+}
+
+static inline uint64_t store_pointers_at(const struct store *s, uint64_t i)
+{
+    return store_lengths_at(s->sequences) + 8 * i;
+}
+
+static inline uint64_t store_entries_at(const struct store *s, uint64_t i)
+{
+    return store_pointers_at(s, s->sequences) + 8 * i;
+}
+
+/* Check the open index completely; sets dtype, token_bytes, sequences, entries and tokens. */
+MUST_USE enum err store_check_index(struct store *s);
 /* Read every token: the hash of the .bin and the highest id. An id >= vocab (0: unchecked) is ERR_DATA. */
 MUST_USE enum err store_scan(const struct store *s, uint64_t vocab, char content[33], int32_t *most);
 

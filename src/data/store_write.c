@@ -9,8 +9,6 @@
 #include "base/mem.h"
 #include "data/store_int.h"
 
-#define WALK_ITEMS 2048u
-
 enum writer_path { PATH_BIN, PATH_BIN_TMP, PATH_IDX, PATH_IDX_TMP, PATH_LENGTHS_TMP, PATH_INFO, PATHS };
 
 struct store_writer {
@@ -149,13 +147,13 @@ static void write_document(const struct store_writer *w, struct file_out *f, enu
 static enum err write_part(const struct store_writer *w, const struct file_map *lengths, struct file_out *f,
                            enum index_part part)
 {
-    uint64_t tokens[WALK_ITEMS];
+    uint64_t tokens[STORE_WALK_ITEMS];
     struct index_state at = { 0 };
     if (part == INDEX_DOCUMENTS) {
         file_out_write(f, &at.sequence, sizeof(at.sequence));
     }
-    for (uint64_t i = 0; i < w->documents; i += WALK_ITEMS) {
-        uint64_t count = w->documents - i < WALK_ITEMS ? w->documents - i : WALK_ITEMS;
+    for (uint64_t i = 0; i < w->documents; i += STORE_WALK_ITEMS) {
+        uint64_t count = w->documents - i < STORE_WALK_ITEMS ? w->documents - i : STORE_WALK_ITEMS;
         TRY(file_map_copy(lengths, 8 * i, 8 * count, tokens));
         for (uint64_t k = 0; k < count; k++) {
             write_document(w, f, part, tokens[k], &at);

@@ -2,8 +2,8 @@
  * a training set must not be quietly shorter than its author thinks. Here every end of input is a decision: the last member
  * or frame must be complete, checked, and followed by nothing.
  *
- * Invariants: input[used..filled) are bytes of the file not yet decoded; `consumed` counts file bytes handed out of
- * `input`, so it is the offset named in messages; `open_member` is true from the first byte of a gzip member or zstd frame
+ * Invariants: input[used..filled) are bytes of the file not yet decoded; `consumed` counts the file bytes that
+ * were decoded, so it is the offset named in messages; `open_member` is true from the first byte of a gzip member or zstd frame
  * to its verified end. */
 #include "data/stream.h"
 
@@ -31,6 +31,7 @@ struct stream {
     size_t used, filled;
     uint64_t consumed, produced;
     bool file_end, open_member;
+    bool complete; /* one member or frame has ended */
     z_stream gz;
     bool gz_ready;
     ZSTD_DCtx *zs;
@@ -142,19 +143,17 @@ static enum err fail_gzip(const struct stream *s, int code)
         return FAIL(ERR_RESOURCE, "%s: no memory for the gzip decoder", s->path);
     }
     const char *what = s->gz.msg != NULL ? s->gz.msg : "damaged data";
-    if (!s->open_member || strcmp(what, "incorrect header check") == 0) {
-        return s->produced > 0 || s->consumed > 18
-                   ? fail_at(s, "bytes that are not gzip follow the gzip data", "cut the file after the gzip data")
-                   : fail_at(s, "not a gzip file", "the ending .gz promises one");
+    if (strcmp(what, "incorrect header check") == 0) {
+        return s->complete ? fail_at(s, "bytes that are not gzip follow the gzip data", "cut the file after the gzip data")
+                           : fail_at(s, "not a gzip file", "the ending .gz promises one");
     }
-    return FAIL(ERR_DATA, "%s: damaged gzip data (%s) before byte %llu of the compressed file | download it again",
+    return FAIL(ERR_DATA, "%s: damaged gzip data (%s) after byte %llu of the compressed file | download it again",
                 s->path, what, (unsigned long long)s->consumed);
 }
 
 /* One step of the decoder on what is in `input`. */
 static enum err step_gzip(struct stream *s, unsigned char *to, size_t room, size_t *got)
 {
-    bool fresh = !s->open_member;
     s->gz.next_in = s->input + s->used;
     s->gz.avail_in = (uInt)(s->filled - s->used);
     s->gz.next_out = to;
@@ -164,8 +163,6 @@ static enum err step_gzip(struct stream *s, unsigned char *to, size_t room, size
     int code = inflate(&s->gz, Z_NO_FLUSH);
     size_t taken = s->filled - s->used - s->gz.avail_in;
     if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR) {
-        s->open_member = !fresh;
-        s->consumed += fresh ? 0 : taken;
         return fail_gzip(s, code);
     }
     s->used += taken;
@@ -173,16 +170,17 @@ static enum err step_gzip(struct stream *s, unsigned char *to, size_t room, size
     *got = room_now - s->gz.avail_out;
     if (code == Z_STREAM_END) {
         s->open_member = false;
+        s->complete = true;
         inflateReset(&s->gz);
     }
     return OK;
 }
 
-static enum err fail_zstd(const struct stream *s, size_t code, bool fresh)
+static enum err fail_zstd(const struct stream *s, size_t code)
 {
     switch (ZSTD_getErrorCode(code)) {
     case ZSTD_error_prefix_unknown:
-        return fresh && s->consumed > 0
+        return s->complete
                    ? fail_at(s, "bytes that are not zstd follow the zstd data", "cut the file after the zstd data")
                    : fail_at(s, "not a zstd file", "the ending .zst promises one");
     case ZSTD_error_frameParameter_windowTooLarge:
@@ -191,12 +189,12 @@ static enum err fail_zstd(const struct stream *s, size_t code, bool fresh)
     case ZSTD_error_dictionary_corrupted:
         return fail_at(s, "the zstd frame needs a dictionary", "compress it again without a dictionary");
     case ZSTD_error_checksum_wrong:
-        return FAIL(ERR_DATA, "%s: the checksum of the zstd frame before byte %llu is wrong | download it again", s->path,
+        return FAIL(ERR_DATA, "%s: the checksum of the zstd frame that ends after byte %llu is wrong | download it again", s->path,
                     (unsigned long long)s->consumed);
     case ZSTD_error_memory_allocation:
         return FAIL(ERR_RESOURCE, "%s: no memory for the zstd decoder", s->path);
     default:
-        return FAIL(ERR_DATA, "%s: damaged zstd data (%s) near byte %llu of the compressed file | download it again",
+        return FAIL(ERR_DATA, "%s: damaged zstd data (%s) after byte %llu of the compressed file | download it again",
                     s->path, ZSTD_getErrorName(code), (unsigned long long)s->consumed);
     }
 }
@@ -205,15 +203,14 @@ static enum err step_zstd(struct stream *s, unsigned char *to, size_t room, size
 {
     ZSTD_inBuffer in = { s->input + s->used, s->filled - s->used, 0 };
     ZSTD_outBuffer out = { to, room, 0 };
-    bool fresh = !s->open_member;
     size_t code = ZSTD_decompressStream(s->zs, &out, &in);
     if (ZSTD_isError(code)) {
-        s->consumed += fresh ? 0 : in.pos;
-        return fail_zstd(s, code, fresh);
+        return fail_zstd(s, code);
     }
     s->used += in.pos;
     s->consumed += in.pos;
     s->open_member = code != 0; /* 0: the frame is complete and all of it is out */
+    s->complete = s->complete || code == 0;
     *got = out.pos;
     return OK;
 }
