@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -334,7 +333,6 @@ void file_out_abandon(struct file_out *f)
 /* ---- maps ---- */
 
 static _Thread_local sigjmp_buf *volatile bus_guard; /* where a SIGBUS inside file_map_copy returns to */
-static pthread_once_t bus_once = PTHREAD_ONCE_INIT;
 
 static void on_bus(int signal_number)
 {
@@ -345,6 +343,7 @@ static void on_bus(int signal_number)
     raise(signal_number);
 }
 
+/* With every map, not once: libraries (MPI, test frameworks) put their own handler in its place when they start. */
 static void install_bus_handler(void)
 {
     struct sigaction action = { .sa_handler = on_bus, .sa_flags = SA_NODEFER };
@@ -371,7 +370,7 @@ enum err file_map_open(struct file_map *m, const char *path)
         m->data = data;
         m->bytes = bytes;
     }
-    pthread_once(&bus_once, install_bus_handler);
+    install_bus_handler();
 out:
     close(fd);
     return err;
