@@ -163,7 +163,7 @@ def rule_global(file):
     if not file.layer or not file.path.endswith(".c"):
         return
     for number, line in enumerate(file.code, 1):
-        stateless = r"\b(const|_Thread_local|_Static_assert|pthread_once_t)\b"
+        stateless = r"\b(const|_Thread_local|_Static_assert|pthread_once_t|volatile sig_atomic_t)\b"
         if re.match(r"\s*static\b[^(]*(=|;)", line) and not re.search(stateless, line):
             yield number, "global", "mutable state outside a struct: a rank could not be a thread"
         if re.match(r"\s*#\s*pragma\s+omp\b", line):
@@ -202,7 +202,7 @@ def rule_shape(file):
     if not file.is_c:
         return
     first = file.text.lstrip()
-    if not first.startswith("/*"):
+    if not first.startswith("/*") and not file.path.startswith("tests/"):
         yield 1, "opening", "a file opens with a comment: why it exists"
     for number, line in enumerate(file.code, 1):
         if re.match(r"[a-zA-Z_][\w\s*]*\([^;]*\)\s*\{\s*$", line):
@@ -224,12 +224,15 @@ def header_shape(file):
     if f"#ifndef {guard}\n#define {guard}\n" not in file.text:
         yield 1, "guard", f"the include guard should be {guard}"
     for number, line in enumerate(file.code, 1):
-        if not re.match(r"(?!#|typedef\b|static\b|return\b)[a-zA-Z_][\w\s*]*\b\w+\s*\([^{]*$", line):
+        match = re.match(r"(?!#|typedef\b|static\b|return\b)[a-zA-Z_][\w\s*]*\b(\w+)\s*\([^{]*$", line)
+        if not match or re.search(r"_(release|free|close|clear)$", match.group(1)):
             continue
-        # The comment may stand behind the declaration, or within a few lines above it (one comment for a group).
         end = number - 1
-        while end + 1 < len(file.lines) and ";" not in file.code[end]:
+        while end + 1 < len(file.lines) and not re.search("[;{]", file.code[end]):
             end += 1
+        if "{" in file.code[end]:
+            continue  # an inline function: its body is here
+        # The comment may stand behind the declaration, or within a few lines above it (one comment for a group).
         near = file.lines[max(0, number - 1 - COMMENT_LINES):end + 1]
         if not any("*/" in text for text in near):
             yield number, "comment", "a public function says what it does, who owns what, in which order it sums"
