@@ -1,0 +1,485 @@
+/* Why this exists: the model of GPT-2, Llama 3 and Qwen tokenizers is a list of tokens and a list of merges; this file holds
+ * both as flat arrays and applies the merges to one word.
+ *
+ * Order of merges: always the pair of lowest rank, among equals the leftmost. Short words find it by a scan (n is small,
+ * everything is in the first-level cache), long ones by a heap, so that a million equal characters take O(n log n).
+ *
+ * Invariants: tokens are sorted by id after bpe_seal; `name` finds each of them by (bytes, raw); a token that is not raw
+ * consists of the bytes it stands for; every pair's parts and result are ids of tokens; memory is proportional to the file. */
+#include "base/mem.h"
+#include "data/bpe.h"
+
+#include "base/hash.h"
+#include "base/utf8.h"
+
+#define SHORT_WORD 40 /* bytes; measured: the scan wins below about this length */
+#define NO_RANK UINT32_MAX
+
+enum err bytelevel_encode(const char *bytes, size_t count, struct buf *out)
+{
+    TRY(buf_reserve(out, 2 * count));
+    for (size_t i = 0; i < count; i++) {
+        char text[4];
+        TRY(buf_add(out, text, utf8_encode(bytelevel_code((unsigned char)bytes[i]), text)));
+    }
+    return OK;
+}
+
+enum err bytelevel_decode(const char *text, size_t count, struct buf *out, bool *whole)
+{
+    size_t before = out->bytes;
+    *whole = true;
+    TRY(buf_reserve(out, count));
+    for (size_t i = 0; i < count;) {
+        uint32_t code;
+        size_t used = utf8_decode(text + i, count - i, &code);
+        int byte = used > 0 ? bytelevel_byte(code) : -1;
+        if (byte < 0) {
+            *whole = false;
+            out->bytes = before;
+            return OK;
+        }
+        char one = (char)byte;
+        TRY(buf_add(out, &one, 1));
+        i += used;
+    }
+    return OK;
+}
+
+const char *bpe_quote(const char *text, size_t bytes, char out[96])
+{
+    size_t used = 0;
+    size_t i = 0;
+    while (i < bytes && used < 80) {
+        uint32_t code;
+        size_t len = utf8_decode(text + i, bytes - i, &code);
+        if (len == 0 || code < 32 || code == 127) {
+            used += (size_t)snprintf(out + used, 96 - used, "\\x%02x", (unsigned char)text[i]);
+            i++;
+        } else {
+            memcpy(out + used, text + i, len);
+            used += len;
+            i += len;
+        }
+    }
+    memcpy(out + used, i < bytes ? "..." : "", i < bytes ? 4 : 1);
+    return out;
+}
+
+void bpe_release(struct bpe *b)
+{
+    free(b->token);
+    free(b->name);
+    free(b->pair);
+    buf_release(&b->text);
+    *b = (struct bpe){ 0 };
+}
+
+enum err bpe_add_token(struct bpe *b, const char *where, const char *text, size_t bytes, int64_t id, bool raw)
+{
+    char quote[96];
+    if (id < 0 || id > BPE_ID_MAX) {
+        return FAIL(ERR_DATA, "%s: token \"%s\" has id %lld, expected 0 to %lld", where, bpe_quote(text, bytes, quote),
+                    (long long)id, (long long)BPE_ID_MAX);
+    }
+    if (bytes > UINT32_MAX / 4) {
+        return FAIL(ERR_DATA, "%s: token \"%s\" has %zu bytes", where, bpe_quote(text, bytes, quote), bytes);
+    }
+    void *array = b->token;
+    TRY(mem_grow(&array, &b->capacity, b->count + 1, sizeof(struct bpe_token)));
+    b->token = array;
+    struct bpe_token t = { .offset = b->text.bytes, .id = (int32_t)id, .raw = raw };
+    if (!raw) {
+        bool whole;
+        TRY(bytelevel_decode(text, bytes, &b->text, &whole));
+        t.raw = !whole;
+    }
+    if (t.raw) {
+        TRY(buf_add(&b->text, text, bytes));
+    }
+    t.bytes = (uint32_t)(b->text.bytes - t.offset);
+    b->token[b->count++] = t;
+    return OK;
+}
+
+static const char *token_text(const struct bpe *b, const struct bpe_token *t)
+{
+    return t->bytes > 0 ? b->text.data + t->offset : "";
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const struct bpe_token *x = a, *y = b;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static uint64_t name_hash(const char *bytes, size_t count, bool raw)
+{
+    return hash64(bytes, count, raw);
+}
+
+/* Slot of a name: the one that holds it, or the free one where it belongs. */
+static size_t name_slot(const struct bpe *b, const char *bytes, size_t count, bool raw)
+{
+    size_t i = (size_t)name_hash(bytes, count, raw) & b->name_mask;
+    while (b->name[i] != 0) {
+        const struct bpe_token *t = &b->token[b->name[i] - 1];
+        if (t->bytes == count && t->raw == raw && memcmp(token_text(b, t), bytes, count) == 0) {
+            break;
+        }
+        i = (i + 1) & b->name_mask;
+    }
+    return i;
+}
+
+static enum err index_names(struct bpe *b, const char *where)
+{
+    size_t slots = 64;
+    while (slots < 2 * b->count) {
+        slots *= 2;
+    }
+    free(b->name);
+    b->name = NULL;
+    void *block;
+    TRY(mem_alloc(&block, slots, sizeof(uint32_t)));
+    b->name = block;
+    b->name_mask = slots - 1;
+    for (size_t i = 0; i < b->count; i++) {
+        const struct bpe_token *t = &b->token[i];
+        size_t slot = name_slot(b, token_text(b, t), t->bytes, t->raw);
+        if (b->name[slot] != 0) {
+            char quote[96];
+            return FAIL(ERR_DATA, "%s: token \"%s\" is there twice, with the ids %d and %d", where,
+                        bpe_quote(token_text(b, t), t->bytes, quote), b->token[b->name[slot] - 1].id, t->id);
+        }
+        b->name[slot] = (uint32_t)(i + 1);
+    }
+    return OK;
+}
+
+enum err bpe_seal(struct bpe *b, const char *where)
+{
+    if (b->count == 0) {
+        return FAIL(ERR_DATA, "%s: no token at all", where);
+    }
+    qsort(b->token, b->count, sizeof(struct bpe_token), by_id);
+    for (size_t i = 1; i < b->count; i++) {
+        const struct bpe_token *x = &b->token[i - 1], *y = &b->token[i];
+        if (x->id == y->id) {
+            char one[96], two[96];
+            return FAIL(ERR_DATA, "%s: tokens \"%s\" and \"%s\" have the same id %d", where,
+                        bpe_quote(token_text(b, x), x->bytes, one), bpe_quote(token_text(b, y), y->bytes, two), x->id);
+        }
+    }
+    TRY(index_names(b, where));
+    b->missing = 0;
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char one = (char)byte;
+        int64_t index = bpe_find(b, &one, 1, false);
+        b->byte_id[byte] = index < 0 ? -1 : b->token[index].id;
+        b->missing += index < 0;
+    }
+    return OK;
+}
+
+int64_t bpe_find(const struct bpe *b, const char *bytes, size_t count, bool raw)
+{
+    return (int64_t)b->name[name_slot(b, bytes, count, raw)] - 1;
+}
+
+enum err bpe_find_spelling(const struct bpe *b, const char *text, size_t bytes, int64_t *index)
+{
+    struct buf decoded = { 0 };
+    bool whole;
+    enum err err = bytelevel_decode(text, bytes, &decoded, &whole);
+    if (err == OK) {
+        *index = whole ? bpe_find(b, decoded.data != NULL ? decoded.data : "", decoded.bytes, false)
+                       : bpe_find(b, text, bytes, true);
+    }
+    buf_release(&decoded);
+    return err;
+}
+
+int64_t bpe_find_id(const struct bpe *b, int64_t id)
+{
+    size_t lo = 0, hi = b->count;
+    if (id >= 0 && (uint64_t)id < b->count && b->token[id].id == id) {
+        return id; /* the usual vocabulary has no gaps */
+    }
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (b->token[mid].id < id) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo < b->count && b->token[lo].id == id ? (int64_t)lo : -1;
+}
+
+/* ---- merges ---- */
+
+static size_t pair_slot(const struct bpe *b, uint64_t key)
+{
+    size_t i = (size_t)((key * 0x9e3779b97f4a7c15ull) >> 32) & b->pair_mask;
+    while (b->pair[i].key != key && b->pair[i].key != BPE_NO_PAIR) {
+        i = (i + 1) & b->pair_mask;
+    }
+    return i;
+}
+
+static const struct bpe_pair *find_pair(const struct bpe *b, int32_t left, int32_t right)
+{
+    return &b->pair[pair_slot(b, (uint64_t)(uint32_t)left << 32 | (uint32_t)right)];
+}
+
+static uint32_t pair_rank(const struct bpe *b, int32_t left, int32_t right)
+{
+    return find_pair(b, left, right)->rank; /* a free slot has NO_RANK */
+}
+
+enum err bpe_reserve_merges(struct bpe *b, size_t count)
+{
+    BUG_IF(b->pair != NULL);
+    if (count >= NO_RANK / 2) {
+        return FAIL(ERR_DATA, "%zu merges are more than any tokenizer has", count);
+    }
+    size_t slots = 64;
+    while (slots < 2 * count) {
+        slots *= 2;
+    }
+    void *block;
+    TRY(mem_alloc(&block, slots, sizeof(struct bpe_pair)));
+    b->pair = block;
+    b->pair_mask = slots - 1;
+    for (size_t i = 0; i < slots; i++) {
+        b->pair[i] = (struct bpe_pair){ .key = BPE_NO_PAIR, .rank = NO_RANK, .id = -1 };
+    }
+    return OK;
+}
+
+static enum err merge_part(const struct bpe *b, const char *where, const char *text, size_t bytes, int64_t *index)
+{
+    char quote[96];
+    if (bytes == 0) {
+        return FAIL(ERR_DATA, "%s: merge %zu has an empty part", where, b->pairs);
+    }
+    TRY(bpe_find_spelling(b, text, bytes, index));
+    if (*index < 0) {
+        return FAIL(ERR_DATA, "%s: merge %zu names \"%s\", which is not in the vocabulary", where, b->pairs,
+                    bpe_quote(text, bytes, quote));
+    }
+    return OK;
+}
+
+enum err bpe_add_merge(struct bpe *b, const char *where, const char *left, size_t left_bytes, const char *right,
+                       size_t right_bytes)
+{
+    int64_t l, r, merged;
+    TRY(merge_part(b, where, left, left_bytes, &l));
+    TRY(merge_part(b, where, right, right_bytes, &r));
+    struct buf both = { 0 };
+    enum err err = OK;
+    TRY_OUT(buf_add(&both, left, left_bytes));
+    TRY_OUT(buf_add(&both, right, right_bytes));
+    TRY_OUT(bpe_find_spelling(b, both.data, both.bytes, &merged));
+    if (merged < 0) {
+        char quote[96];
+        err = FAIL(ERR_DATA, "%s: merge %zu gives \"%s\", which is not in the vocabulary", where, b->pairs,
+                   bpe_quote(both.data, both.bytes, quote));
+        goto out;
+    }
+    uint64_t key = (uint64_t)(uint32_t)b->token[l].id << 32 | (uint32_t)b->token[r].id;
+    /* A pair that is listed twice counts with its last rank, as Hugging Face reads it. */
+    b->pair[pair_slot(b, key)] =
+        (struct bpe_pair){ .key = key, .rank = (uint32_t)b->pairs, .id = b->token[merged].id };
+    b->pairs++;
+out:
+    buf_release(&both);
+    return err;
+}
+
+/* ---- encoding ---- */
+
+void bpe_work_release(struct bpe_work *w)
+{
+    free(w->id);
+    free(w->next);
+    free(w->prev);
+    free(w->heap);
+    *w = (struct bpe_work){ 0 };
+}
+
+/* rank[i] is that of the pair (i, i + 1). */
+static size_t merge_short(const struct bpe *b, int32_t *id, size_t n)
+{
+    uint32_t rank[SHORT_WORD];
+    for (size_t i = 0; i + 1 < n; i++) {
+        rank[i] = pair_rank(b, id[i], id[i + 1]);
+    }
+    while (n > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < n; i++) {
+            best = rank[i] < rank[best] ? i : best;
+        }
+        if (rank[best] == NO_RANK) {
+            break;
+        }
+        id[best] = find_pair(b, id[best], id[best + 1])->id;
+        memmove(id + best + 1, id + best + 2, (n - best - 2) * sizeof(int32_t));
+        memmove(rank + best, rank + best + 1, (n - best - 2) * sizeof(uint32_t));
+        n--;
+        if (best + 1 < n) {
+            rank[best] = pair_rank(b, id[best], id[best + 1]);
+        }
+        if (best > 0) {
+            rank[best - 1] = pair_rank(b, id[best - 1], id[best]);
+        }
+    }
+    return n;
+}
+
+static void sift_down(uint64_t *heap, size_t n, size_t i)
+{
+    uint64_t item = heap[i];
+    for (;;) {
+        size_t child = 2 * i + 1;
+        if (child >= n) {
+            break;
+        }
+        if (child + 1 < n && heap[child + 1] < heap[child]) {
+            child++;
+        }
+        if (heap[child] >= item) {
+            break;
+        }
+        heap[i] = heap[child];
+        i = child;
+    }
+    heap[i] = item;
+}
+
+static void sift_up(uint64_t *heap, size_t i)
+{
+    uint64_t item = heap[i];
+    while (i > 0 && heap[(i - 1) / 2] > item) {
+        heap[i] = heap[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    heap[i] = item;
+}
+
+static enum err work_reserve(struct bpe_work *w, size_t n)
+{
+    void *id = w->id, *next = w->next, *prev = w->prev, *heap = w->heap;
+    TRY(mem_grow(&id, &w->id_capacity, n, sizeof(int32_t)));
+    w->id = id;
+    TRY(mem_grow(&next, &w->next_capacity, n, sizeof(uint32_t)));
+    w->next = next;
+    TRY(mem_grow(&prev, &w->prev_capacity, n, sizeof(uint32_t)));
+    w->prev = prev;
+    /* Each merge takes one entry out and puts two in at most, and there are n - 1 merges. */
+    TRY(mem_grow(&heap, &w->heap_capacity, 2 * n, sizeof(uint64_t)));
+    w->heap = heap;
+    return OK;
+}
+
+#define LIST_END UINT32_MAX
+
+static size_t heap_push(const struct bpe *b, const struct bpe_work *w, size_t held, uint32_t left, uint32_t right)
+{
+    uint32_t rank = pair_rank(b, w->id[left], w->id[right]);
+    if (rank == NO_RANK) {
+        return held;
+    }
+    w->heap[held] = (uint64_t)rank << 32 | left;
+    sift_up(w->heap, held);
+    return held + 1;
+}
+
+/* The word is a linked list of symbols; an entry of the heap (rank, position of the left symbol) is stale when the pair that
+ * now stands at that position has another rank. id -1 marks a symbol that was merged into its left neighbour. */
+static void merge_long(const struct bpe *b, struct bpe_work *w, size_t n)
+{
+    size_t held = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        w->prev[i] = i - 1;
+        w->next[i] = i + 1 < n ? i + 1 : LIST_END;
+        uint32_t rank = i + 1 < n ? pair_rank(b, w->id[i], w->id[i + 1]) : NO_RANK;
+        if (rank != NO_RANK) {
+            w->heap[held++] = (uint64_t)rank << 32 | i;
+        }
+    }
+    for (size_t i = held / 2; i-- > 0;) {
+        sift_down(w->heap, held, i);
+    }
+    while (held > 0) {
+        uint64_t top = w->heap[0];
+        w->heap[0] = w->heap[--held];
+        if (held > 0) {
+            sift_down(w->heap, held, 0);
+        }
+        uint32_t at = (uint32_t)top, right = w->next[at];
+        if (w->id[at] < 0 || right == LIST_END) {
+            continue;
+        }
+        const struct bpe_pair *pair = find_pair(b, w->id[at], w->id[right]);
+        if (pair->rank != top >> 32) {
+            continue;
+        }
+        w->id[at] = pair->id;
+        w->id[right] = -1;
+        uint32_t after = w->next[right];
+        w->next[at] = after;
+        if (after != LIST_END) {
+            w->prev[after] = at;
+            held = heap_push(b, w, held, at, after);
+        }
+        if (w->prev[at] != LIST_END) {
+            held = heap_push(b, w, held, w->prev[at], at);
+        }
+    }
+}
+
+static enum err byte_ids(const struct bpe *b, const char *word, size_t bytes, int32_t *id, size_t *bad)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        id[i] = b->byte_id[(unsigned char)word[i]];
+        if (id[i] < 0) {
+            *bad = i;
+            return ERR_DATA; /* the caller knows file and offset */
+        }
+    }
+    return OK;
+}
+
+enum err bpe_word(const struct bpe *b, struct bpe_work *w, const char *word, size_t bytes, int32_t *out, size_t *count,
+                  size_t *bad)
+{
+    *bad = SIZE_MAX;
+    if (b->ignore_merges) {
+        int64_t index = bpe_find(b, word, bytes, false);
+        if (index >= 0) {
+            out[0] = b->token[index].id;
+            *count = 1;
+            return OK;
+        }
+    }
+    if (bytes <= SHORT_WORD) {
+        TRY(byte_ids(b, word, bytes, out, bad));
+        *count = merge_short(b, out, bytes);
+        return OK;
+    }
+    if (bytes >= LIST_END) {
+        return FAIL(ERR_DATA, "a word of %zu bytes: at most %u can be encoded", bytes, LIST_END - 1);
+    }
+    TRY(work_reserve(w, bytes));
+    TRY(byte_ids(b, word, bytes, w->id, bad));
+    merge_long(b, w, bytes);
+    size_t n = 0;
+    for (uint32_t i = 0; i != LIST_END; i = w->next[i]) {
+        out[n++] = w->id[i];
+    }
+    *count = n;
+    return OK;
+}

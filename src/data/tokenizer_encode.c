@@ -1,0 +1,336 @@
+/* Why this exists: the path from text to ids and back. Layers, outermost first: added tokens in the text as it is,
+ * normalization, added tokens in the normalized text, words, merges.
+ *
+ * Speed comes from a cache of words per thread: natural text repeats its words, so most are one probe of a cache line that
+ * holds the word and its ids. A miss costs a merge and nothing else, so the cache never changes a result.
+ *
+ * Invariants: an entry's key is the word, zero-filled, with its length in the last byte (0: free); `out` has room for all
+ * ids of a word before they are written. */
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "data/tokenizer_int.h"
+
+#define CACHE_BITS 15
+#define CACHE_WORD 31 /* longest word, in bytes */
+#define CACHE_IDS 7
+
+struct cache_entry { /* one cache line */
+    uint64_t key[4];
+    int32_t id[CACHE_IDS];
+    int32_t count;
+};
+
+struct tokenizer_scratch {
+    const struct tokenizer *owner;
+    struct cache_entry *cache;
+    struct bpe_work bpe;
+    struct pretoken_work pre;
+    struct nfc_work nfc;
+    struct buf composed;
+};
+
+enum err tokenizer_scratch_new(struct tokenizer_scratch **out, const struct tokenizer *t)
+{
+    void *block;
+    *out = NULL;
+    TRY(mem_alloc(&block, 1, sizeof(struct tokenizer_scratch)));
+    struct tokenizer_scratch *s = block;
+    s->owner = t;
+    enum err err = mem_big_alloc(&block, ((size_t)1 << CACHE_BITS) * sizeof(struct cache_entry));
+    if (err != OK) {
+        free(s);
+        return err;
+    }
+    s->cache = block;
+    *out = s;
+    return OK;
+}
+
+void tokenizer_scratch_free(struct tokenizer_scratch *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    mem_big_free(s->cache, ((size_t)1 << CACHE_BITS) * sizeof(struct cache_entry));
+    bpe_work_release(&s->bpe);
+    pretoken_work_release(&s->pre);
+    free(s->nfc.code);
+    buf_release(&s->composed);
+    free(s);
+}
+
+void tokens_release(struct tokens *t)
+{
+    free(t->id);
+    *t = (struct tokens){ 0 };
+}
+
+static enum err tokens_reserve(struct tokens *t, size_t more)
+{
+    if (__builtin_expect(t->capacity - t->count >= more, 1)) {
+        return OK;
+    }
+    void *ids = t->id;
+    TRY(mem_grow(&ids, &t->capacity, t->count + more, sizeof(int32_t)));
+    t->id = ids;
+    return OK;
+}
+
+static enum err add_id(struct tokens *t, int32_t id)
+{
+    TRY(tokens_reserve(t, 1));
+    t->id[t->count++] = id;
+    return OK;
+}
+
+/* ---- one call ---- */
+
+struct encode {
+    const struct tokenizer *t;
+    struct tokenizer_scratch *s;
+    struct tokens *out;
+    bool special;
+};
+
+static inline uint64_t load8(const char *p)
+{
+    uint64_t word;
+    memcpy(&word, p, 8);
+    return word;
+}
+
+/* The first `bytes` < 8 bytes of p in the low end of a word; reads 8 bytes when they are there. */
+static inline uint64_t load_part(const char *p, size_t bytes, const char *limit)
+{
+    if ((size_t)(limit - p) >= 8) {
+        return load8(p) & ((UINT64_C(1) << (8 * bytes)) - 1);
+    }
+    uint64_t word = 0;
+    memcpy(&word, p, bytes);
+    return word;
+}
+
+static inline void make_key(const char *word, size_t bytes, const char *limit, uint64_t key[4])
+{
+    key[0] = key[1] = key[2] = key[3] = 0;
+    size_t i = 0;
+    for (; bytes >= 8; bytes -= 8) {
+        key[i++] = load8(word);
+        word += 8;
+    }
+    key[i] = load_part(word, bytes, limit);
+    key[3] |= (uint64_t)(8 * i + bytes) << 56;
+}
+
+static inline size_t cache_slot(const uint64_t key[4])
+{
+    uint64_t x = key[0] * 0x9e3779b97f4a7c15ull ^ (key[1] + (key[3] << 7 | key[3] >> 57)) * 0xd6e8feb86659fd93ull ^
+                 key[2] * 0xa0761d6478bd642full;
+    x ^= x >> 32;
+    return (size_t)((x * 0x9e3779b97f4a7c15ull) >> (64 - CACHE_BITS));
+}
+
+static enum err merge_word(const struct encode *e, const char *word, size_t bytes, size_t *count)
+{
+    size_t bad;
+    TRY(tokens_reserve(e->out, bytes));
+    enum err err = bpe_word(&e->t->bpe, &e->s->bpe, word, bytes, e->out->id + e->out->count, count, &bad);
+    if (err == ERR_DATA && bad != SIZE_MAX) {
+        char quote[96];
+        return FAIL(ERR_DATA, "%s: the vocabulary has no token for the byte 0x%02x in \"%s\" | clean the text, or use a "
+                              "tokenizer with all 256 bytes",
+                    e->t->path, (unsigned)(unsigned char)word[bad], bpe_quote(word, bytes, quote));
+    }
+    return err;
+}
+
+/* `limit`: end of the memory that may be read. */
+static inline enum err encode_word(const struct encode *e, const char *word, size_t bytes, const char *limit)
+{
+    struct tokens *out = e->out;
+    size_t count;
+    if (bytes > CACHE_WORD) {
+        TRY(merge_word(e, word, bytes, &count));
+        out->count += count;
+        return OK;
+    }
+    uint64_t key[4];
+    make_key(word, bytes, limit, key);
+    struct cache_entry *entry = &e->s->cache[cache_slot(key)];
+    if (__builtin_expect(((entry->key[0] ^ key[0]) | (entry->key[1] ^ key[1]) | (entry->key[2] ^ key[2]) |
+                          (entry->key[3] ^ key[3])) == 0,
+                         1)) {
+        TRY(tokens_reserve(out, CACHE_IDS));
+        memcpy(out->id + out->count, entry->id, sizeof(entry->id));
+        out->count += (size_t)entry->count;
+        return OK;
+    }
+    TRY(merge_word(e, word, bytes, &count));
+    if (count <= CACHE_IDS) {
+        memcpy(entry->key, key, sizeof(key));
+        memcpy(entry->id, out->id + out->count, count * sizeof(int32_t));
+        entry->count = (int32_t)count;
+    }
+    out->count += count;
+    return OK;
+}
+
+static enum err word_sink(void *arg, const char *word, size_t bytes)
+{
+    return encode_word(arg, word, bytes, word + bytes);
+}
+
+/* Text without added tokens, normalized. */
+static enum err encode_plain(struct encode *e, const char *text, size_t bytes)
+{
+    const struct pretoken *pre = &e->t->pre;
+    if (!pre->simple) {
+        return pretoken_split(pre, &e->s->pre, text, bytes, word_sink, e);
+    }
+    pretoken_next_fn *next = pretoken_scan(pre->scanner);
+    const char *end = text + bytes;
+    while (text < end) {
+        const char *stop = next(&pre->table, text, end);
+        TRY(encode_word(e, text, (size_t)(stop - text), end));
+        text = stop;
+    }
+    return OK;
+}
+
+typedef enum err encode_fn(struct encode *e, const char *text, size_t bytes);
+
+/* Cut the added tokens of one round out of the text; `inner` encodes what is between. */
+static enum err encode_added(struct encode *e, const struct added_trie *trie, const char *text, size_t bytes,
+                             encode_fn *inner)
+{
+    struct added_scan scan = { .added = &e->t->added, .trie = trie, .table = &e->t->pre.table, .text = text,
+                               .bytes = bytes, .special = e->special };
+    struct added_hit hit;
+    size_t done = 0;
+    while (added_next(&scan, &hit)) {
+        if (hit.start > done) {
+            TRY(inner(e, text + done, hit.start - done));
+        }
+        TRY(add_id(e->out, hit.id));
+        done = hit.end;
+    }
+    return done < bytes ? inner(e, text + done, bytes - done) : OK;
+}
+
+static enum err encode_normalized(struct encode *e, const char *text, size_t bytes)
+{
+    const struct tokenizer *t = e->t;
+    if (t->nfc && nfc_may_change(&t->pre.table, text, bytes)) {
+        buf_clear(&e->s->composed);
+        TRY(nfc_compose(&e->s->nfc, text, bytes, &e->s->composed));
+        text = e->s->composed.data;
+        bytes = e->s->composed.bytes;
+    }
+    return encode_added(e, &t->added.normalized, text, bytes, encode_plain);
+}
+
+static size_t valid_prefix(const char *text, size_t bytes)
+{
+    size_t i = 0;
+    while (i < bytes) {
+        uint64_t eight;
+        if (i + 8 <= bytes && (memcpy(&eight, text + i, 8), (eight & 0x8080808080808080ull) == 0)) {
+            i += 8;
+            continue;
+        }
+        uint32_t code;
+        size_t len = utf8_decode(text + i, bytes - i, &code);
+        if (len == 0) {
+            return i;
+        }
+        i += len;
+    }
+    return bytes;
+}
+
+/* The post-processor's tokens before the text; not a second time when the text brings them itself. */
+static enum err add_prefix(const struct tokenizer *t, size_t first, struct tokens *out)
+{
+    size_t n = t->prefix_count;
+    if (n == 0 || (out->count - first >= n && memcmp(out->id + first, t->prefix, n * sizeof(int32_t)) == 0)) {
+        return OK;
+    }
+    TRY(tokens_reserve(out, n));
+    memmove(out->id + first + n, out->id + first, (out->count - first) * sizeof(int32_t));
+    memcpy(out->id + first, t->prefix, n * sizeof(int32_t));
+    out->count += n;
+    return OK;
+}
+
+enum err tokenizer_encode(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t bytes,
+                          unsigned flags, struct tokens *out)
+{
+    BUG_IF(s->owner != t);
+    size_t first = out->count, valid = valid_prefix(text, bytes);
+    struct encode e = { .t = t, .s = s, .out = out, .special = (flags & TOKENIZER_SPECIAL) != 0 };
+    if (valid != bytes) {
+        return FAIL(ERR_DATA, "byte 0x%02x at offset %zu is not UTF-8 | convert the text to UTF-8",
+                    (unsigned)(unsigned char)text[valid], valid);
+    }
+    TRY(encode_added(&e, &t->added.plain, text, bytes, encode_normalized));
+    if ((flags & TOKENIZER_POST) != 0) {
+        TRY(add_prefix(t, first, out));
+        for (size_t i = 0; i < t->suffix_count; i++) {
+            TRY(add_id(out, t->suffix[i]));
+        }
+    }
+    return OK;
+}
+
+enum err tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *out)
+{
+    int64_t index = bpe_find_id(&t->bpe, id);
+    if (index < 0) {
+        return FAIL(ERR_DATA, "%s: token id %d is not in the vocabulary (ids below %llu, not all in use)", t->path, id,
+                    (unsigned long long)t->vocab);
+    }
+    const struct bpe_token *token = &t->bpe.token[index];
+    return token->bytes > 0 ? buf_add(out, t->bpe.text.data + token->offset, token->bytes) : OK;
+}
+
+/* ---- cutting long texts ---- */
+
+#define SPLIT_BACK ((size_t)1 << 20)
+
+/* A cut between a letter and a blank of ASCII: in the known patterns every word ends there and the blank begins the next
+ * one, and nothing composes across it. Only an added token could tell: one that spans such a place, or that ends in a
+ * letter and takes the blanks behind it. */
+static bool may_split(const struct tokenizer *t)
+{
+    if (!t->pre.simple || (t->pre.scanner == SCANNER_NONE && t->bpe.pairs > 0)) {
+        return false;
+    }
+    for (size_t i = 0; i < t->added.count; i++) {
+        const struct added_token *token = &t->added.token[i];
+        for (size_t j = 0; j < token->bytes; j++) {
+            bool letter = (t->pre.table.first[(unsigned char)token->text[j]] & CHAR_CLASS) == CHAR_LETTER;
+            bool blank = j + 1 < token->bytes ? token->text[j + 1] == ' ' || token->text[j + 1] == '\n' : token->rstrip;
+            if (letter && blank) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+size_t tokenizer_split(const void *tokenizer, const char *text, size_t bytes)
+{
+    const struct tokenizer *t = tokenizer;
+    if (!may_split(t)) {
+        return 0;
+    }
+    size_t stop = bytes > SPLIT_BACK ? bytes - SPLIT_BACK : 1;
+    for (size_t i = bytes; i-- > stop;) {
+        unsigned char before = (unsigned char)text[i - 1];
+        if ((text[i] == ' ' || text[i] == '\n') && before < 0x80 &&
+            (t->pre.table.first[before] & CHAR_CLASS) == CHAR_LETTER) {
+            return i;
+        }
+    }
+    return 0;
+}

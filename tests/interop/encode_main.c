@@ -1,0 +1,65 @@
+/* Why this exists: lets an independent judge compare ids. `encode TOKENIZER [special] [post]` reads texts from stdin, each
+ * as its length in bytes on a line followed by the bytes, and prints the ids of each on one line, or "error: message".
+ * `encode train VOCAB OUTPUT THREADS INPUT...` trains a tokenizer, `encode save TOKENIZER FOLDER` writes one. */
+#include "base/log.h"
+#include "base/pool.h"
+#include "data/build.h"
+#include "data/tokenizer.h"
+
+static enum err encode_all(const struct tokenizer *t, unsigned flags)
+{
+    struct tokenizer_scratch *s;
+    struct tokens ids = { 0 };
+    struct buf text = { 0 };
+    size_t bytes;
+    enum err err = OK;
+    TRY(tokenizer_scratch_new(&s, t));
+    while (scanf("%zu", &bytes) == 1 && getchar() == '\n') {
+        buf_clear(&text);
+        TRY_OUT(buf_reserve(&text, bytes + 1));
+        if (fread(text.data, 1, bytes, stdin) != bytes) {
+            err = FAIL(ERR_DATA, "stdin: a text is cut");
+            goto out;
+        }
+        ids.count = 0;
+        if (tokenizer_encode(t, s, text.data, bytes, flags, &ids) != OK) {
+            printf("error: %s\n", err_message());
+            continue;
+        }
+        for (size_t i = 0; i < ids.count; i++) {
+            printf(i > 0 ? " %d" : "%d", ids.id[i]);
+        }
+        printf("\n");
+    }
+out:
+    tokenizer_scratch_free(s);
+    tokens_release(&ids);
+    buf_release(&text);
+    return err;
+}
+
+static enum err run(int argc, char **argv)
+{
+    struct tokenizer *t;
+    unsigned flags = 0;
+    bool save = argc == 4 && strcmp(argv[1], "save") == 0;
+    if (argc < 2) {
+        return FAIL(ERR_USAGE, "encode TOKENIZER [special] [post]");
+    }
+    TRY(tokenizer_load(&t, argv[save ? 2 : 1]));
+    for (int i = 2; i < argc && !save; i++) {
+        flags |= strcmp(argv[i], "special") == 0 ? TOKENIZER_SPECIAL : TOKENIZER_POST;
+    }
+    enum err err = save ? tokenizer_save(t, argv[3]) : encode_all(t, flags);
+    tokenizer_free(t);
+    return err;
+}
+
+int main(int argc, char **argv)
+{
+    enum err err = run(argc, argv);
+    if (err != OK) {
+        err_print();
+    }
+    return err_exit_code(err);
+}
