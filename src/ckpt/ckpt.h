@@ -37,9 +37,11 @@ struct ckpt_content {
     uint64_t state_hash; /* recorded in the manifest */
 };
 
-/* Save to `checkpoints`/step-N. An existing complete step-N of the same content is replaced only after the new one is
- * complete. Afterwards deletes the oldest complete checkpoints beyond total_limit (0: keep all), but only once the new one
- * has been read back and verified. On error the previous checkpoints are as before. */
+/* Save to `checkpoints`/step-N, read back and verified (also the state hash, from the tensors of model.safetensors, which
+ * must be among the files). An existing step-N is replaced only after the new one is complete. Afterwards deletes the
+ * oldest complete checkpoints beyond total_limit (0: keep all); checkpoints of later steps are neither counted nor
+ * deleted, but named in a warning. On error the previous checkpoints are as before. The process must ignore SIGXFSZ, so
+ * that a limit on file sizes is an error and not a signal. */
 MUST_USE enum err ckpt_save(const char *checkpoints, const struct ckpt_content *c, uint64_t total_limit);
 
 struct ckpt; /* an open checkpoint: verified manifest, mapped tensor files */
@@ -55,18 +57,28 @@ bool ckpt_has_manifest(const struct ckpt *c);
 uint64_t ckpt_state_hash(const struct ckpt *c); /* as recorded */
 bool ckpt_has_file(const struct ckpt *c, const char *file);
 /* Fill all `tensors` from one tensor file: names and shapes must match exactly; missing, additional and misshaped tensors
- * are all listed in one error. `optional` names may be absent (e.g. lm_head.weight of a tied model) or additional. Verifies
- * each tensor's hash when there is a manifest. F32 files in this version; BF16 and F16 are widened exactly. */
+ * are all listed in one error. A tensor whose data is NULL is optional: the file may have it or not, and it is not read
+ * (e.g. lm_head.weight of a tied model). Verifies each tensor's hash when there is a manifest. BF16 and F16 are widened
+ * exactly; other types are refused by name. */
 MUST_USE enum err ckpt_read(struct ckpt *c, const char *file, const struct ckpt_tensor *tensors, size_t count);
 /* The text of a file of the folder, verified against the manifest. */
 MUST_USE enum err ckpt_read_text(struct ckpt *c, const char *name, struct buf *out);
-/* Verify everything: sizes, hashes, header rules, state hash. */
+/* Verify everything: sizes, hashes, header rules, state hash. Of a run: each of its checkpoints. Unless quiet, one line
+ * (log_note) for each that is right. */
 MUST_USE enum err ckpt_verify(const char *path, bool quiet);
 /* One line a tensor: name, shape, type, hash; then totals. */
 MUST_USE enum err ckpt_show(const char *path, struct buf *out);
 /* The state hash computed from the tensors of model.safetensors. */
 MUST_USE enum err ckpt_compute_hash(const char *path, uint64_t *hash);
-/* Delete left-over step-N.tmp folders. */
+/* How two checkpoints differ. */
+struct ckpt_diff {
+    uint64_t tensors, different;
+    bool suspicious; /* two different steps with equal bits: one of them was written from stale data */
+};
+/* Compare model.safetensors and every tensor file that both have: one line a tensor (equal, or how many elements differ,
+ * the first of them and the largest difference). */
+MUST_USE enum err ckpt_diff(const char *a, const char *b, struct buf *out, struct ckpt_diff *sum);
+/* Delete left-over step-N.tmp folders and finish a replacement that was interrupted (step-N.old). */
 MUST_USE enum err ckpt_clean(const char *checkpoints);
 
 #endif

@@ -1,0 +1,300 @@
+/* Why this exists: what people ask of a checkpoint: is it whole, what is in it, which bits are its weights, and where do
+ * two of them differ. Differences are counted on fp32 bits, so -0 and +0 differ and two equal NaNs do not. */
+#include <inttypes.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "ckpt/ckpt_open.h"
+#include "ckpt/steps.h"
+
+/* ---- verify ---- */
+
+static void say_verified(const char *path, const struct manifest *m, const struct manifest_sums *s)
+{
+    char bytes[32];
+    log_note("%s: step %" PRIu64 ", %" PRIu64 " files, %" PRIu64 " tensors, %s: every hash is right, state hash "
+             "%016" PRIx64, path, m->step, s->files, s->tensors, log_bytes(s->bytes, bytes), s->state_hash);
+    if (s->not_finite > 0) {
+        log_warning("%s: %" PRIu64 " values are NaN or infinite", path, s->not_finite);
+    }
+}
+
+static enum err verify_opened(const struct ckpt *c, bool quiet)
+{
+    if (c->has_manifest) {
+        struct manifest_sums sums;
+        TRY(manifest_verify(&c->manifest, c->folder, &sums));
+        if (!quiet) {
+            say_verified(c->folder, &c->manifest, &sums);
+        }
+        return OK;
+    }
+    struct st_file f;
+    enum err err = load_tensor_file(c, MODEL_NAME, &f);
+    uint64_t not_finite = 0;
+    if (err == OK) {
+        err = st_scan(&f);
+    }
+    for (size_t i = 0; err == OK && i < f.count; i++) {
+        not_finite += f.tensors[i].not_finite;
+    }
+    if (err == OK && !quiet) {
+        log_note("%s: %zu tensors, the header keeps every rule; no manifest, so no hash to compare with", f.path, f.count);
+    }
+    if (err == OK && not_finite > 0) {
+        log_warning("%s: %" PRIu64 " values are NaN or infinite", f.path, not_finite);
+    }
+    st_close(&f);
+    return err;
+}
+
+static enum err verify_path(const char *path, bool quiet)
+{
+    struct ckpt *c;
+    TRY(ckpt_open(&c, path));
+    enum err err = verify_opened(c, quiet);
+    ckpt_close(c);
+    return err;
+}
+
+/* Every checkpoint of a folder; all that is wrong is named, the first error is returned. */
+static enum err verify_all(const struct step_list *steps, const char *folder, bool quiet)
+{
+    size_t damaged = 0;
+    for (size_t i = 0; i < steps->count; i++) {
+        if (steps->list[i].kind == STEP_PLAIN && verify_path(steps->list[i].path, quiet) != OK) {
+            log_warning("%s", err_message());
+            damaged++;
+        }
+    }
+    if (damaged > 0) {
+        return FAIL(ERR_DATA, "%s: %zu of its checkpoints are damaged | the warnings above say how", folder, damaged);
+    }
+    return OK;
+}
+
+enum err ckpt_verify(const char *path, bool quiet)
+{
+    char *inside = NULL;
+    struct step_list steps = { 0 };
+    enum err err;
+    TRY_OUT(file_join(&inside, path, "checkpoints"));
+    const char *folder = file_is_folder(inside) ? inside : path;
+    if (file_is_folder(folder)) {
+        TRY_OUT(steps_list(&steps, folder));
+    }
+    err = steps.count > 0 ? verify_all(&steps, folder, quiet) : verify_path(path, quiet);
+out:
+    steps_release(&steps);
+    free(inside);
+    return err;
+}
+
+/* ---- show ---- */
+
+static enum err show_file(const struct ckpt *c, const char *name, struct buf *out)
+{
+    struct st_file f;
+    enum err err;
+    uint64_t elements = 0;
+    char bytes[32], shape[192];
+    TRY_OUT(load_tensor_file(c, name, &f));
+    const struct manifest_file *listed = c->has_manifest ? manifest_find(&c->manifest, name) : NULL;
+    TRY_OUT(buf_printf(out, "%s\n", name));
+    for (size_t i = 0; i < f.count; i++) {
+        const struct st_tensor *t = &f.tensors[i];
+        TRY_OUT(buf_printf(out, "  %-50s %-18s %-5s %s\n", t->name, st_shape_text(t->rank, t->shape, shape),
+                           t->dtype->name, listed != NULL ? listed->tensors[i].hash : "-"));
+        elements += t->elements;
+    }
+    TRY_OUT(buf_printf(out, "  %zu tensors, %" PRIu64 " elements, %s\n", f.count, elements, log_bytes(f.bytes, bytes)));
+out:
+    st_close(&f);
+    return err;
+}
+
+static enum err show_opened(const struct ckpt *c, struct buf *out)
+{
+    if (!c->has_manifest) {
+        TRY(buf_printf(out, "%s: a model without manifest\n", c->folder));
+        return show_file(c, MODEL_NAME, out);
+    }
+    const struct manifest *m = &c->manifest;
+    TRY(buf_printf(out, "%s: step %" PRIu64 ", state hash %016" PRIx64 "\n", c->folder, m->step, m->state_hash));
+    for (size_t i = 0; i < m->count; i++) {
+        if (m->files[i].tensor_file) {
+            TRY(show_file(c, m->files[i].name, out));
+        }
+    }
+    for (size_t i = 0; i < m->count; i++) {
+        if (!m->files[i].tensor_file) {
+            TRY(buf_printf(out, "%-52s %" PRIu64 " bytes %s\n", m->files[i].name, m->files[i].bytes, m->files[i].hash));
+        }
+    }
+    return OK;
+}
+
+enum err ckpt_show(const char *path, struct buf *out)
+{
+    struct ckpt *c;
+    TRY(ckpt_open(&c, path));
+    enum err err = show_opened(c, out);
+    ckpt_close(c);
+    return err;
+}
+
+/* ---- hash ---- */
+
+enum err ckpt_compute_hash(const char *path, uint64_t *hash)
+{
+    struct ckpt *c;
+    struct st_file f;
+    *hash = 0;
+    TRY(ckpt_open(&c, path));
+    enum err err;
+    TRY_OUT(load_tensor_file(c, MODEL_NAME, &f));
+    TRY_OUT(st_scan(&f));
+    TRY_OUT(manifest_state_hash(&f, hash));
+out:
+    st_close(&f);
+    ckpt_close(c);
+    return err;
+}
+
+/* ---- diff ---- */
+
+struct difference {
+    uint64_t elements, first;
+    double largest;
+    bool nan; /* a differing element is NaN on one side, so there is no largest difference of all */
+};
+
+/* Room for one block of both sides. */
+struct diff_blocks {
+    unsigned char raw[ST_BLOCK_BYTES];
+    float a[ST_BLOCK_BYTES / 4], b[ST_BLOCK_BYTES / 4];
+};
+
+static void count_block(struct difference *d, uint64_t first, const struct diff_blocks *k, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (memcmp(&k->a[i], &k->b[i], 4) == 0) {
+            continue;
+        }
+        if (d->elements++ == 0) {
+            d->first = first + i;
+        }
+        double gap = (double)k->a[i] - (double)k->b[i];
+        gap = gap < 0 ? -gap : gap;
+        d->nan = d->nan || gap != gap;
+        d->largest = gap > d->largest ? gap : d->largest;
+    }
+}
+
+static enum err diff_values(const struct st_file *fa, const struct st_tensor *a, const struct st_file *fb,
+                            const struct st_tensor *b, struct difference *d)
+{
+    void *block;
+    *d = (struct difference){ 0 };
+    TRY(mem_alloc(&block, 1, sizeof(struct diff_blocks)));
+    struct diff_blocks *k = block;
+    enum err err = OK;
+    size_t step = ST_BLOCK_BYTES / 4;
+    for (uint64_t at = 0; at < a->elements; at += step) {
+        size_t count = a->elements - at < step ? (size_t)(a->elements - at) : step;
+        TRY_OUT(st_floats(fa, a, at, count, k->raw, k->a));
+        TRY_OUT(st_floats(fb, b, at, count, k->raw, k->b));
+        count_block(d, at, k, count);
+    }
+out:
+    free(block);
+    return err;
+}
+
+static enum err diff_tensor(const struct st_file *fa, const struct st_file *fb, const char *name, struct buf *out,
+                            struct ckpt_diff *sum)
+{
+    const struct st_tensor *a = st_find(fa, name), *b = st_find(fb, name);
+    char sa[192], sb[192];
+    sum->tensors++;
+    sum->different++;
+    if (a == NULL || b == NULL) {
+        return buf_printf(out, "%-50s only in %s\n", name, a != NULL ? fa->path : fb->path);
+    }
+    st_shape_text(a->rank, a->shape, sa);
+    st_shape_text(b->rank, b->shape, sb);
+    if (strcmp(sa, sb) != 0) {
+        return buf_printf(out, "%-50s shape %s and %s\n", name, sa, sb);
+    }
+    if (!a->dtype->floats || !b->dtype->floats) {
+        return buf_printf(out, "%-50s not compared: dtypes %s and %s\n", name, a->dtype->name, b->dtype->name);
+    }
+    struct difference d;
+    TRY(diff_values(fa, a, fb, b, &d));
+    if (d.elements == 0) {
+        sum->different--;
+        return buf_printf(out, "%-50s equal\n", name);
+    }
+    return buf_printf(out, "%-50s %" PRIu64 " of %" PRIu64 " differ, first at %" PRIu64 ", largest difference %.9g%s\n",
+                      name, d.elements, a->elements, d.first, d.largest, d.nan ? " (and NaN)" : "");
+}
+
+/* The names of both files, each once, in order of name. */
+static enum err diff_files(const struct st_file *fa, const struct st_file *fb, struct buf *out, struct ckpt_diff *sum)
+{
+    size_t i = 0, j = 0;
+    while (i < fa->count || j < fb->count) {
+        const char *a = i < fa->count ? fa->tensors[fa->by_name[i]].name : NULL;
+        const char *b = j < fb->count ? fb->tensors[fb->by_name[j]].name : NULL;
+        int c = a == NULL ? 1 : b == NULL ? -1 : strcmp(a, b);
+        TRY(diff_tensor(fa, fb, c <= 0 ? a : b, out, sum));
+        i += c <= 0;
+        j += c >= 0;
+    }
+    return OK;
+}
+
+static enum err diff_named(const struct ckpt *a, const struct ckpt *b, const char *name, struct buf *out,
+                           struct ckpt_diff *sum)
+{
+    struct st_file fa = { .fd = -1 }, fb = { .fd = -1 };
+    enum err err;
+    TRY_OUT(load_tensor_file(a, name, &fa));
+    TRY_OUT(load_tensor_file(b, name, &fb));
+    TRY_OUT(diff_files(&fa, &fb, out, sum));
+out:
+    st_close(&fa);
+    st_close(&fb);
+    return err;
+}
+
+/* The model, then every other tensor file that both have. */
+static enum err diff_opened(const struct ckpt *a, const struct ckpt *b, struct buf *out, struct ckpt_diff *sum)
+{
+    TRY(diff_named(a, b, MODEL_NAME, out, sum));
+    for (size_t i = 0; a->has_manifest && b->has_manifest && i < a->manifest.count; i++) {
+        const struct manifest_file *f = &a->manifest.files[i];
+        const struct manifest_file *g = manifest_find(&b->manifest, f->name);
+        if (f->tensor_file && g != NULL && g->tensor_file && strcmp(f->name, MODEL_NAME) != 0) {
+            TRY(buf_printf(out, "%s\n", f->name));
+            TRY(diff_named(a, b, f->name, out, sum));
+        }
+    }
+    sum->suspicious = sum->different == 0 && a->has_manifest && b->has_manifest && a->manifest.step != b->manifest.step;
+    return OK;
+}
+
+enum err ckpt_diff(const char *a, const char *b, struct buf *out, struct ckpt_diff *sum)
+{
+    struct ckpt *ca = NULL, *cb = NULL;
+    *sum = (struct ckpt_diff){ 0 };
+    enum err err;
+    TRY_OUT(ckpt_open(&ca, a));
+    TRY_OUT(ckpt_open(&cb, b));
+    TRY_OUT(diff_opened(ca, cb, out, sum));
+out:
+    ckpt_close(ca);
+    ckpt_close(cb);
+    return err;
+}
