@@ -1,9 +1,9 @@
-/* Why this exists: text becomes tokens once, before the run, so that every fault of the text is found before a machine is
- * rented, and no training step waits for a tokenizer.
+/* Why this exists: text becomes tokens once, before the run, so that every fault of the text is found before a machine
+ * is rented, and no training step waits for a tokenizer.
  *
- * Design: gather a batch of pieces in order (reader), encode chunks of pieces on all threads, write the results in order.
- * Batches and chunks only decide who works on what; a piece's tokens depend on the piece alone, so neither the number of
- * threads nor the memory bound changes a byte. The first fault in input order is the one that is reported. */
+ * Design: gather a batch of pieces in order (reader), encode chunks of pieces on all threads, write the results in
+ * order. Batches and chunks only decide who works on what; a piece's tokens depend on the piece alone, so neither the
+ * number of threads nor the memory bound changes a byte. The first fault in input order is the one that is reported. */
 #include "data/build.h"
 
 #include <sys/statvfs.h>
@@ -15,8 +15,8 @@
 #include "data/store_int.h"
 
 #define MEMORY_DEFAULT ((uint64_t)256 << 20)
-/* Of the memory bound, the text of a batch takes an eighth: its tokens need up to 4 bytes for each byte of text, doubled
- * while an array grows. */
+/* Of the memory bound, the text of a batch takes an eighth: its tokens need up to 4 bytes for each byte of text,
+ * doubled while an array grows. */
 #define MEMORY_SHARE 8u
 #define BATCH_BYTES_MIN ((uint64_t)4 << 10)
 #define BATCH_BYTES_MAX ((uint64_t)1 << 30)
@@ -240,8 +240,9 @@ static enum err check_space(struct build *b)
         log_bytes((uint64_t)need, need_text);
         log_bytes(space, free_text);
         if (need > 2 * (double)space) {
-            return FAIL(ERR_RESOURCE, "%s.bin: needs about %s more, %s are free | free space on this disk or choose another "
-                                      "output",
+            return FAIL(ERR_RESOURCE,
+                        "%s.bin: needs about %s more, %s are free | free space on this disk or choose another "
+                        "output",
                         b->o->prefix, need_text, free_text);
         }
         log_warning("%s.bin: may need about %s more, %s are free", b->o->prefix, need_text, free_text);
@@ -378,13 +379,18 @@ static enum err open_all(struct build *b)
     const struct build_options *o = b->o;
     int64_t eot = tokenizer_eot(b->tokenizer);
     if (o->append_eot && eot < 0) {
-        return FAIL(ERR_USAGE, "the tokenizer has no end-of-text token to put between documents | --no-eot leaves it out");
+        return FAIL(ERR_USAGE,
+                    "the tokenizer has no end-of-text token to put between documents | --no-eot leaves it out");
     }
     b->eot = (int32_t)eot;
     b->vocab = tokenizer_vocab(b->tokenizer);
     b->token_bytes = b->vocab <= UINT16_IDS ? 2 : 4;
-    struct reader_options reader = { .inputs = o->inputs, .inputs_count = o->inputs_count, .field = o->field,
-                                     .range_lo = o->range_lo, .range_hi = o->range_hi, .split = tokenizer_split,
+    struct reader_options reader = { .inputs = o->inputs,
+                                     .inputs_count = o->inputs_count,
+                                     .field = o->field,
+                                     .range_lo = o->range_lo,
+                                     .range_hi = o->range_hi,
+                                     .split = tokenizer_split,
                                      .split_arg = b->tokenizer };
     TRY(reader_open(&b->reader, &reader));
     void *mem;

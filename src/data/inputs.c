@@ -1,5 +1,6 @@
-/* Why this exists: the order of the documents decides every token position, so it must not depend on the locale, the file
- * system or the shell; and side files such as "._a.jsonl" that some systems leave beside real ones must not become data. */
+/* Why this exists: the order of the documents decides every token position, so it must not depend on the locale, the
+ * file system or the shell; and side files such as "._a.jsonl" that some systems leave beside real ones must not become
+ * data. */
 #include "data/inputs.h"
 
 #include <dirent.h>
@@ -113,9 +114,9 @@ static enum err add_glob(struct inputs *in, const char *pattern)
     int rc = glob(pattern, GLOB_ERR | GLOB_NOSORT, NULL, &found);
     if (rc != 0) {
         globfree(&found);
-        return rc == GLOB_NOMATCH ? FAIL(ERR_USAGE, "%s: no such file, and nothing matches it as a pattern | check the path",
-                                         pattern)
-                                  : FAIL(ERR_IO, "%s: the folders of this pattern cannot be read", pattern);
+        return rc == GLOB_NOMATCH
+                   ? FAIL(ERR_USAGE, "%s: no such file, and nothing matches it as a pattern | check the path", pattern)
+                   : FAIL(ERR_IO, "%s: the folders of this pattern cannot be read", pattern);
     }
     enum err err = OK;
     size_t before = in->count;

@@ -17,8 +17,9 @@ struct inputs {
     size_t count, capacity;
 };
 
-/* Inputs in the given order. A folder gives the files with a known ending directly in it, a glob the names it matches, both
- * sorted bytewise and without dot files. A file with another ending, and an input that gives no file, is ERR_USAGE. */
+/* Inputs in the given order. A folder gives the files with a known ending directly in it, a glob the names it matches,
+ * both sorted bytewise and without dot files. A file with another ending, and an input that gives no file, is
+ * ERR_USAGE. */
 MUST_USE enum err inputs_expand(struct inputs *out, const char *const *names, size_t count);
 void inputs_release(struct inputs *in);
 

@@ -1,9 +1,9 @@
-/* Why this exists: a training set is made of other people's files. Whatever is wrong with one of them must be said before
- * the run, with its place, and never change which texts are read.
+/* Why this exists: a training set is made of other people's files. Whatever is wrong with one of them must be said
+ * before the run, with its place, and never change which texts are read.
  *
- * Invariants: pieces are made in input order, whatever the batch size; batch.bytes holds the text of its pieces and, after
- * them, the `tail` that no piece covers yet, which moves to `carry` between calls; `line` counts every line of the file,
- * also blank and faulty ones. */
+ * Invariants: pieces are made in input order, whatever the batch size; batch.bytes holds the text of its pieces and,
+ * after them, the `tail` that no piece covers yet, which moves to `carry` between calls; `line` counts every line of
+ * the file, also blank and faulty ones. */
 #include "data/reader.h"
 
 #include "base/json.h"
@@ -199,8 +199,12 @@ static bool is_blank(const char *text, size_t bytes)
 
 static enum err add_long_line(const struct reader *r, struct reader_batch *b, size_t offset)
 {
-    struct reader_piece p = { .offset = offset, .file = r->file, .line = r->line, .document_begins = true,
-                              .document_ends = true, .fault = READER_FAULT_LONG };
+    struct reader_piece p = { .offset = offset,
+                              .file = r->file,
+                              .line = r->line,
+                              .document_begins = true,
+                              .document_ends = true,
+                              .fault = READER_FAULT_LONG };
     return add_piece(b, &p);
 }
 
@@ -216,8 +220,13 @@ static enum err add_line(struct reader *r, struct reader_batch *b, size_t offset
         return add_long_line(r, b, offset);
     }
     size_t skip = r->line == 1 ? bom_bytes(r, b->bytes.data + offset, bytes) : 0;
-    struct reader_piece p = { .offset = offset + skip, .bytes = bytes - skip, .file = r->file, .line = r->line,
-                              .file_ends = file_ends, .document_begins = true, .document_ends = true };
+    struct reader_piece p = { .offset = offset + skip,
+                              .bytes = bytes - skip,
+                              .file = r->file,
+                              .line = r->line,
+                              .file_ends = file_ends,
+                              .document_begins = true,
+                              .document_ends = true };
     if (is_blank(b->bytes.data + p.offset, p.bytes)) {
         r->notes.blank_lines++;
         return OK;
@@ -252,9 +261,13 @@ static enum err cut_lines(struct reader *r, struct reader_batch *b, size_t *tail
 static enum err add_text(struct reader *r, struct reader_batch *b, size_t *tail, size_t bytes, bool ends)
 {
     size_t skip = r->position == 0 && r->range_lo == 0 ? bom_bytes(r, b->bytes.data + *tail, bytes) : 0;
-    struct reader_piece p = { .offset = *tail + skip, .bytes = bytes - skip, .file = r->file, .file_ends = ends,
+    struct reader_piece p = { .offset = *tail + skip,
+                              .bytes = bytes - skip,
+                              .file = r->file,
+                              .file_ends = ends,
                               .position = r->range_lo + r->position + skip,
-                              .document_begins = r->position == 0, .document_ends = ends };
+                              .document_begins = r->position == 0,
+                              .document_ends = ends };
     TRY(add_piece(b, &p));
     *tail += bytes;
     r->position += bytes;
@@ -262,8 +275,8 @@ static enum err add_text(struct reader *r, struct reader_batch *b, size_t *tail,
     return OK;
 }
 
-/* Cut a long text where that cannot change its tokens. A failed search is repeated only when the tail has doubled, so that
- * the cost stays linear. */
+/* Cut a long text where that cannot change its tokens. A failed search is repeated only when the tail has doubled, so
+ * that the cost stays linear. */
 static enum err cut_text(struct reader *r, struct reader_batch *b, size_t *tail, size_t piece_bytes)
 {
     size_t bytes = b->bytes.bytes - *tail;
@@ -362,11 +375,11 @@ static enum err fail_utf8(const char *path, const struct reader_piece *p, const 
     for (size_t i = at + 1; i < p->bytes && cut; i++) {
         cut = ((unsigned char)text[i] & 0xc0) == 0x80;
     }
-    const char *hint = cut ? "the file seems to be cut; download it again"
-                           : "convert the file to UTF-8, for example with iconv";
+    const char *hint =
+        cut ? "the file seems to be cut; download it again" : "convert the file to UTF-8, for example with iconv";
     if (p->line > 0) {
-        return cut ? FAIL(ERR_DATA, "%s:%llu:%zu: the file ends inside a UTF-8 sequence (byte %zu of the line) | %s", path,
-                          (unsigned long long)p->line, at + 1, at, hint)
+        return cut ? FAIL(ERR_DATA, "%s:%llu:%zu: the file ends inside a UTF-8 sequence (byte %zu of the line) | %s",
+                          path, (unsigned long long)p->line, at + 1, at, hint)
                    : FAIL(ERR_DATA, "%s:%llu:%zu: invalid UTF-8 at byte %zu of the line (0x%02x) | %s", path,
                           (unsigned long long)p->line, at + 1, at, first, hint);
     }
@@ -406,9 +419,9 @@ static enum err explain_json(enum json_error_code code, enum reader_fault *fault
 {
     char message[ERR_MESSAGE_BYTES];
     snprintf(message, sizeof(message), "%s", err_message());
-    *fault = code == json_error_end_of_input_expected ? READER_FAULT_EXTRA
-             : code == json_error_stack_overflow      ? READER_FAULT_DEPTH
-             : code == json_error_duplicate_key       ? READER_FAULT_DUPLICATE
+    *fault = code == json_error_end_of_input_expected       ? READER_FAULT_EXTRA
+             : code == json_error_stack_overflow            ? READER_FAULT_DEPTH
+             : code == json_error_duplicate_key             ? READER_FAULT_DUPLICATE
              : strstr(message, "invalid Unicode '") != NULL ? READER_FAULT_SURROGATE
                                                             : READER_FAULT_JSON;
     if (*fault == READER_FAULT_EXTRA || *fault == READER_FAULT_SURROGATE) {
@@ -420,8 +433,8 @@ static enum err explain_json(enum json_error_code code, enum reader_fault *fault
 static const char *json_kind(const json_t *v)
 {
     static const char *const names[] = {
-        [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "an array", [JSON_STRING] = "a string", [JSON_INTEGER] = "a number",
-        [JSON_REAL] = "a number", [JSON_TRUE] = "true",      [JSON_FALSE] = "false",     [JSON_NULL] = "null",
+        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "an array", [JSON_STRING] = "a string", [JSON_INTEGER] = "a number",
+        [JSON_REAL] = "a number",    [JSON_TRUE] = "true",      [JSON_FALSE] = "false",     [JSON_NULL] = "null",
     };
     return names[json_typeof(v)];
 }
@@ -441,8 +454,8 @@ static enum err take_field(const struct reader *r, const struct reader_piece *p,
     if (value == NULL) {
         void *first = json_object_iter(out->line);
         *fault = READER_FAULT_MISSING;
-        return FAIL(ERR_DATA, "%s:%llu:1: no field \"%s\"%s%.64s%s | --field names the field to read", path, line, r->field,
-                    first != NULL ? ", the object has \"" : ", the object is empty",
+        return FAIL(ERR_DATA, "%s:%llu:1: no field \"%s\"%s%.64s%s | --field names the field to read", path, line,
+                    r->field, first != NULL ? ", the object has \"" : ", the object is empty",
                     first != NULL ? json_object_iter_key(first) : "", first != NULL ? "\"" : "");
     }
     if (!json_is_string(value)) {

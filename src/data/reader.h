@@ -1,6 +1,6 @@
-/* Text sources: .txt (one document each) and .jsonl (one document per line), each also .gz and .zst. Reading is split in two:
- * reader_fill gathers raw pieces in order (one thread, cheap), reader_text checks and decodes one piece (any thread, the
- * costly part). So the order of documents never depends on threads. */
+/* Text sources: .txt (one document each) and .jsonl (one document per line), each also .gz and .zst. Reading is split
+ * in two: reader_fill gathers raw pieces in order (one thread, cheap), reader_text checks and decodes one piece (any
+ * thread, the costly part). So the order of documents never depends on threads. */
 #ifndef DATA_READER_H
 #define DATA_READER_H
 
@@ -35,22 +35,22 @@ struct reader_options {
     size_t inputs_count;
     const char *field;         /* of a JSON line; NULL: "text" */
     double range_lo, range_hi; /* part of a single plain .txt, as fractions of its bytes; range_hi 0: 1 */
-    /* Where a long text may be cut: an offset in (0, bytes) such that both parts on their own give what the whole gives, as
-     * late as possible; 0: nowhere. NULL: a .txt is always one piece. */
+    /* Where a long text may be cut: an offset in (0, bytes) such that both parts on their own give what the whole
+     * gives, as late as possible; 0: nowhere. NULL: a .txt is always one piece. */
     size_t (*split)(const void *arg, const char *text, size_t bytes);
     const void *split_arg;
 };
 
 /* One line, or a text, or a part of one. */
 struct reader_piece {
-    size_t offset, bytes; /* in reader_batch.bytes */
-    uint32_t file;        /* index for reader_path */
-    uint64_t line;        /* from 1; 0: plain text */
-    uint64_t position;    /* plain text: byte offset of the piece in the file's text */
+    size_t offset, bytes;    /* in reader_batch.bytes */
+    uint32_t file;           /* index for reader_path */
+    uint64_t line;           /* from 1; 0: plain text */
+    uint64_t position;       /* plain text: byte offset of the piece in the file's text */
     enum reader_fault fault; /* found while gathering */
-    bool file_ends;       /* nothing follows in this file, not even a newline */
-    bool document_begins; /* false: the piece goes on with the document of the one before */
-    bool document_ends;   /* false: the next piece goes on with the same document */
+    bool file_ends;          /* nothing follows in this file, not even a newline */
+    bool document_begins;    /* false: the piece goes on with the document of the one before */
+    bool document_ends;      /* false: the next piece goes on with the same document */
 };
 
 struct reader_batch {
@@ -58,6 +58,7 @@ struct reader_batch {
     struct reader_piece *piece;
     size_t count, capacity;
 };
+/* Free its arrays. */
 void reader_batch_release(struct reader_batch *b);
 
 /* Things that are accepted, but told. */
@@ -67,8 +68,10 @@ struct reader_notes {
 
 struct reader;
 
+/* Expand the inputs. The strings of `o` are copied or read here; split_arg must outlive the reader. */
 MUST_USE enum err reader_open(struct reader **out, const struct reader_options *o);
 void reader_close(struct reader *r);
+/* How many files the inputs are, and the name of each. */
 size_t reader_files(const struct reader *r);
 const char *reader_path(const struct reader *r, uint32_t file);
 /* Replace the batch by the next pieces: about `bytes` of text, at least one piece; count 0 at the end of the input. */
@@ -85,9 +88,10 @@ struct reader_text {
     bool nul;     /* holds U+0000 (written \u0000 in JSON): kept, worth a note */
     json_t *line; /* owner of the text of a JSON line */
 };
-/* Checks and decodes one piece. ERR_DATA: message "file:line:column: error: ..." and *fault names the kind. Thread-safe. */
-MUST_USE enum err reader_text(const struct reader *r, const struct reader_batch *b, size_t piece, struct reader_text *out,
-                              enum reader_fault *fault);
+/* Checks and decodes one piece. ERR_DATA: message "file:line:column: ..." and *fault names the kind.
+ * Thread-safe. */
+MUST_USE enum err reader_text(const struct reader *r, const struct reader_batch *b, size_t piece,
+                              struct reader_text *out, enum reader_fault *fault);
 void reader_text_release(struct reader_text *t);
 
 #endif

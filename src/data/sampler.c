@@ -1,8 +1,8 @@
-/* Why this exists: a sampler with a state must be saved, restored and replayed; this one is a function, so a resumed run, a
- * run on other ranks and a replay of one step all see the same samples without any of that.
+/* Why this exists: a sampler with a state must be saved, restored and replayed; this one is a function, so a resumed
+ * run, a run on other ranks and a replay of one step all see the same samples without any of that.
  *
- * Invariants: training window w covers tokens [w T, w T + T] (the last one is only a target); windows of an epoch are taken
- * each once, in the order rng_permute gives; the tokens after the last whole window are not trained on. */
+ * Invariants: training window w covers tokens [w T, w T + T] (the last one is only a target); windows of an epoch are
+ * taken each once, in the order rng_permute gives; the tokens after the last whole window are not trained on. */
 #include "data/sampler.h"
 
 #include "base/rng.h"
@@ -15,8 +15,9 @@ enum err sampler_init(struct sampler *s, const struct store *store, uint64_t seq
     TRY(store_check_vocab(store, vocab));
     s->samples = (tokens - 1) / seq_length;
     if (s->samples == 0) {
-        return FAIL(ERR_DATA, "the data have %llu tokens, one sample of sequence length %llu needs %llu | choose a shorter "
-                              "sequence or give more text",
+        return FAIL(ERR_DATA,
+                    "the data have %llu tokens, one sample of sequence length %llu needs %llu | choose a shorter "
+                    "sequence or give more text",
                     (unsigned long long)tokens, (unsigned long long)seq_length, (unsigned long long)seq_length + 1);
     }
     return OK;

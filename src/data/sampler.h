@@ -21,8 +21,8 @@ MUST_USE enum err sampler_init(struct sampler *s, const struct store *store, uin
 MUST_USE enum err sampler_get(const struct sampler *s, uint64_t index, int32_t *input, int32_t *target);
 /* Which window sample `index` is. */
 uint64_t sampler_window(const struct sampler *s, uint64_t index);
-/* Evaluation window w in stream order, each token once: windows = ceil((tokens - 1) / T); the last one is filled up with
- * input 0 and target SAMPLER_NO_TARGET. */
+/* Evaluation window w in stream order, each token once: windows = ceil((tokens - 1) / T); the last one is filled up
+ * with input 0 and target SAMPLER_NO_TARGET. */
 uint64_t sampler_eval_windows(const struct sampler *s);
 MUST_USE enum err sampler_eval_get(const struct sampler *s, uint64_t w, int32_t *input, int32_t *target);
 

@@ -1,6 +1,7 @@
-/* Why this exists: token files come from other programs, other machines and broken copies, and a wrong index trains on the
- * wrong tokens without any sign. So everything that the two files say about each other is checked when they are opened,
- * with bounded memory, and every later access goes through file_map_copy, which survives a file that changes under a run.
+/* Why this exists: token files come from other programs, other machines and broken copies, and a wrong index trains on
+ * the wrong tokens without any sign. So everything that the two files say about each other is checked when they are
+ * opened, with bounded memory, and every later access goes through file_map_copy, which survives a file that changes
+ * under a run.
  *
  * Invariants after store_open: pointer[i] = token_bytes * sum of length[0..i), so the joined stream is the .bin itself;
  * tokens * token_bytes = bytes of the .bin; document entries rise from 0 to `sequences`. Ids are checked when read. */
@@ -198,11 +199,13 @@ static enum err fail_id(const struct store *s, uint64_t position, int64_t id, ui
     TRY(find_sequence(s, position, &sequence, &first));
     unsigned long long i = sequence, in = position - first, flat = position;
     if (vocab == 0 || id < 0) {
-        return FAIL(ERR_DATA, "%s: sequence %llu, position %llu: token id %lld is no token id (position %llu of the stream)",
+        return FAIL(ERR_DATA,
+                    "%s: sequence %llu, position %llu: token id %lld is no token id (position %llu of the stream)",
                     s->bin_path, i, in, (long long)id, flat);
     }
-    return FAIL(ERR_DATA, "%s: sequence %llu, position %llu: token id %lld is not below the vocabulary %llu (position %llu "
-                          "of the stream) | the data were made with another tokenizer",
+    return FAIL(ERR_DATA,
+                "%s: sequence %llu, position %llu: token id %lld is not below the vocabulary %llu (position %llu "
+                "of the stream) | the data were made with another tokenizer",
                 s->bin_path, i, in, (long long)id, (unsigned long long)vocab, flat);
 }
 
@@ -244,7 +247,8 @@ static int64_t stored_id(enum store_dtype dtype, const void *raw, uint64_t i, in
 }
 
 /* Tokens [first, first + count), count <= STORE_WALK_ITEMS: the stored bytes to `raw`, the checked ids to `out`. */
-static enum err read_block(const struct store *s, uint64_t first, uint64_t count, uint64_t vocab, void *raw, int32_t *out)
+static enum err read_block(const struct store *s, uint64_t first, uint64_t count, uint64_t vocab, void *raw,
+                           int32_t *out)
 {
     uint32_t limit = vocab > 0 && vocab <= INT32_MAX ? (uint32_t)vocab : (uint32_t)INT32_MAX + 1;
     TRY(file_map_copy(&s->bin, first * s->token_bytes, count * s->token_bytes, raw));
@@ -316,9 +320,11 @@ const char *store_token_type(const struct store *s)
 enum err store_check_vocab(const struct store *s, uint64_t vocab)
 {
     if (vocab > width[s->dtype].ids) {
-        return FAIL(ERR_DATA, "%s: tokens are %s, which cannot hold a vocabulary of %llu (at most %llu) | the data were made "
-                              "with another tokenizer; tokenise the text again",
-                    s->bin_path, width[s->dtype].name, (unsigned long long)vocab, (unsigned long long)width[s->dtype].ids);
+        return FAIL(ERR_DATA,
+                    "%s: tokens are %s, which cannot hold a vocabulary of %llu (at most %llu) | the data were made "
+                    "with another tokenizer; tokenise the text again",
+                    s->bin_path, width[s->dtype].name, (unsigned long long)vocab,
+                    (unsigned long long)width[s->dtype].ids);
     }
     return OK;
 }
@@ -329,7 +335,8 @@ static enum err info_number(const struct store *s, const json_t *root, const cha
 {
     const json_t *v = json_object_get(root, name);
     if (!json_is_integer(v) || json_integer_value(v) < 0) {
-        return FAIL(ERR_DATA, "%s: field \"%s\": a whole number was expected | build the data again", s->info_path, name);
+        return FAIL(ERR_DATA, "%s: field \"%s\": a whole number was expected | build the data again", s->info_path,
+                    name);
     }
     *out = (uint64_t)json_integer_value(v);
     return OK;
@@ -340,8 +347,8 @@ static enum err info_hash(const struct store *s, const json_t *root, const char 
     const json_t *v = json_object_get(root, name);
     size_t bytes = json_is_string(v) ? json_string_length(v) : 0;
     if (bytes != 32 || strspn(json_string_value(v), "0123456789abcdef") != 32) {
-        return FAIL(ERR_DATA, "%s: field \"%s\": 32 hexadecimal digits were expected | build the data again", s->info_path,
-                    name);
+        return FAIL(ERR_DATA, "%s: field \"%s\": 32 hexadecimal digits were expected | build the data again",
+                    s->info_path, name);
     }
     memcpy(out, json_string_value(v), 33);
     return OK;
@@ -359,8 +366,8 @@ enum err store_info(const struct store *s, struct store_info *out)
     enum err err;
     TRY_OUT(info_number(s, root, "tokens", &tokens));
     if (tokens != s->tokens) {
-        err = FAIL(ERR_DATA, "%s: is about %llu tokens, the .bin has %llu | the files are of different builds", s->info_path,
-                   (unsigned long long)tokens, (unsigned long long)s->tokens);
+        err = FAIL(ERR_DATA, "%s: is about %llu tokens, the .bin has %llu | the files are of different builds",
+                   s->info_path, (unsigned long long)tokens, (unsigned long long)s->tokens);
         goto out;
     }
     TRY_OUT(info_number(s, root, "text_bytes", &out->text_bytes));

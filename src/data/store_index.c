@@ -1,5 +1,5 @@
-/* Why this exists: an index is a claim of another program about a file; each claim is checked once, with its own message, in
- * memory that does not depend on what the index claims. */
+/* Why this exists: an index is a claim of another program about a file; each claim is checked once, with its own
+ * message, in memory that does not depend on what the index claims. */
 #include "data/store_int.h"
 
 static enum err check_magic(const struct store *s, const unsigned char *head)
@@ -14,8 +14,9 @@ static enum err check_magic(const struct store *s, const unsigned char *head)
 
 static enum err check_dtype(struct store *s, unsigned code)
 {
-    static const uint32_t bytes[9] = { [STORE_UINT8] = 1, [STORE_INT16] = 2, [STORE_INT32] = 4, [STORE_INT64] = 8,
-                                       [STORE_UINT16] = 2 };
+    static const uint32_t bytes[9] = {
+        [STORE_UINT8] = 1, [STORE_INT16] = 2, [STORE_INT32] = 4, [STORE_INT64] = 8, [STORE_UINT16] = 2
+    };
     static const char *const refused[9] = { [2] = "int8", [6] = "float64", [7] = "float32" };
     if (code < 9 && bytes[code] > 0) {
         s->dtype = (enum store_dtype)code;
@@ -23,11 +24,12 @@ static enum err check_dtype(struct store *s, unsigned code)
         return OK;
     }
     if (code < 9 && refused[code] != NULL) {
-        return FAIL(ERR_DATA, "%s: type code %u (%s) is not a token type, 1, 3, 4, 5 or 8 was expected", s->idx_path, code,
-                    refused[code]);
+        return FAIL(ERR_DATA, "%s: type code %u (%s) is not a token type, 1, 3, 4, 5 or 8 was expected", s->idx_path,
+                    code, refused[code]);
     }
-    return FAIL(ERR_DATA, "%s: type code %u is unknown, 1 (uint8), 3 (int16), 4 (int32), 5 (int64) or 8 (uint16) was "
-                          "expected",
+    return FAIL(ERR_DATA,
+                "%s: type code %u is unknown, 1 (uint8), 3 (int16), 4 (int32), 5 (int64) or 8 (uint16) was "
+                "expected",
                 s->idx_path, code);
 }
 
@@ -88,7 +90,8 @@ static enum err check_sequence(struct store *s, uint64_t i, int32_t length, int6
     }
     bytes = (uint64_t)length * s->token_bytes;
     if (__builtin_mul_overflow(s->tokens, (uint64_t)s->token_bytes, &expected) || expected + bytes > INT64_MAX) {
-        return FAIL(ERR_DATA, "%s: the lengths up to sequence %llu exceed 2^63 bytes", s->idx_path, (unsigned long long)i);
+        return FAIL(ERR_DATA, "%s: the lengths up to sequence %llu exceed 2^63 bytes", s->idx_path,
+                    (unsigned long long)i);
     }
     if (pointer != (int64_t)expected) {
         return FAIL(ERR_DATA, "%s: pointer %llu is %lld, must be %llu%s", s->idx_path, (unsigned long long)i,
@@ -119,8 +122,9 @@ static enum err check_entry(const struct store *s, uint64_t i, int64_t entry, in
         return FAIL(ERR_DATA, "%s: first document boundary %lld, must be 0", s->idx_path, (long long)entry);
     }
     if (i > 0 && entry < before) {
-        return FAIL(ERR_DATA, "%s: document index falls from %lld to %lld at entry %llu | files were merged without "
-                              "shifting it; write the index again",
+        return FAIL(ERR_DATA,
+                    "%s: document index falls from %lld to %lld at entry %llu | files were merged without "
+                    "shifting it; write the index again",
                     s->idx_path, (long long)before, (long long)entry, (unsigned long long)i);
     }
     if (entry > (int64_t)s->sequences) {

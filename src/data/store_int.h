@@ -69,8 +69,8 @@ uint64_t store_writer_tokens(const struct store_writer *w);
 uint64_t store_writer_documents(const struct store_writer *w);
 /* Complete the files under their temporary names; content: the hash of the .bin. */
 MUST_USE enum err store_writer_finish(struct store_writer *w, char content[33]);
-/* Rename the finished pair into place and write `info` to PREFIX.json as the last file. Frees the writer, also on error; then
- * nothing new is left behind. */
+/* Rename the finished pair into place and write `info` to PREFIX.json as the last file. Frees the writer, also on
+ * error; then nothing new is left behind. */
 MUST_USE enum err store_writer_publish(struct store_writer *w, const struct buf *info);
 /* Give up: close and delete what was written. NULL is accepted. */
 void store_writer_abandon(struct store_writer *w);

@@ -1,12 +1,14 @@
-/* Why this exists: opening a store checks what its index says; this reads every token too, which a run cannot afford. */
+/* Why this exists: opening a store checks what its index says; this reads every token too, which a run cannot afford.
+ */
 #include "data/build.h"
 #include "data/store_int.h"
 
 static enum err check_content(const char *prefix, const char *recorded, const char *found)
 {
     if (recorded[0] != '\0' && strcmp(recorded, found) != 0) {
-        return FAIL(ERR_DATA, "%s.bin: content hash %s, the build recorded %s in %s.json | the tokens were changed after the "
-                              "build, or the files are of different builds",
+        return FAIL(ERR_DATA,
+                    "%s.bin: content hash %s, the build recorded %s in %s.json | the tokens were changed after the "
+                    "build, or the files are of different builds",
                     prefix, found, recorded, prefix);
     }
     return OK;

@@ -1,8 +1,8 @@
-/* Why this exists: a store is complete or absent. The .bin grows as tokens come; the index needs all counts first, so the
- * lengths of the documents wait in a file of their own and memory stays constant for any number of documents.
+/* Why this exists: a store is complete or absent. The .bin grows as tokens come; the index needs all counts first, so
+ * the lengths of the documents wait in a file of their own and memory stays constant for any number of documents.
  *
- * Invariants: `hash` and `tokens` cover exactly the bytes given to `bin`; PREFIX.json is the last file to appear, and an
- * old one is removed before the new pair takes its place, so it never vouches for other tokens. */
+ * Invariants: `hash` and `tokens` cover exactly the bytes given to `bin`; PREFIX.json is the last file to appear, and
+ * an old one is removed before the new pair takes its place, so it never vouches for other tokens. */
 #include <unistd.h>
 
 #include "base/hash.h"

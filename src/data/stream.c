@@ -1,10 +1,10 @@
-/* Why this exists: the convenience readers of zlib and zstd accept a file that was cut, or ignore what follows the data;
- * a training set must not be quietly shorter than its author thinks. Here every end of input is a decision: the last member
- * or frame must be complete, checked, and followed by nothing.
+/* Why this exists: the convenience readers of zlib and zstd accept a file that was cut, or ignore what follows the
+ * data; a training set must not be quietly shorter than its author thinks. Here every end of input is a decision: the
+ * last member or frame must be complete, checked, and followed by nothing.
  *
  * Invariants: input[used..filled) are bytes of the file not yet decoded; `consumed` counts the file bytes that
- * were decoded, so it is the offset named in messages; `open_member` is true from the first byte of a gzip member or zstd frame
- * to its verified end. */
+ * were decoded, so it is the offset named in messages; `open_member` is true from the first byte of a gzip member or
+ * zstd frame to its verified end. */
 #include "data/stream.h"
 
 #include <errno.h>
@@ -144,8 +144,9 @@ static enum err fail_gzip(const struct stream *s, int code)
     }
     const char *what = s->gz.msg != NULL ? s->gz.msg : "damaged data";
     if (strcmp(what, "incorrect header check") == 0) {
-        return s->complete ? fail_at(s, "bytes that are not gzip follow the gzip data", "cut the file after the gzip data")
-                           : fail_at(s, "not a gzip file", "the ending .gz promises one");
+        return s->complete
+                   ? fail_at(s, "bytes that are not gzip follow the gzip data", "cut the file after the gzip data")
+                   : fail_at(s, "not a gzip file", "the ending .gz promises one");
     }
     return FAIL(ERR_DATA, "%s: damaged gzip data (%s) after byte %llu of the compressed file | download it again",
                 s->path, what, (unsigned long long)s->consumed);
@@ -189,8 +190,9 @@ static enum err fail_zstd(const struct stream *s, size_t code)
     case ZSTD_error_dictionary_corrupted:
         return fail_at(s, "the zstd frame needs a dictionary", "compress it again without a dictionary");
     case ZSTD_error_checksum_wrong:
-        return FAIL(ERR_DATA, "%s: the checksum of the zstd frame that ends after byte %llu is wrong | download it again", s->path,
-                    (unsigned long long)s->consumed);
+        return FAIL(ERR_DATA,
+                    "%s: the checksum of the zstd frame that ends after byte %llu is wrong | download it again",
+                    s->path, (unsigned long long)s->consumed);
     case ZSTD_error_memory_allocation:
         return FAIL(ERR_RESOURCE, "%s: no memory for the zstd decoder", s->path);
     default:
@@ -219,8 +221,9 @@ static enum err check_ratio(struct stream *s, size_t got)
 {
     s->produced += got;
     if (s->produced > RATIO_FREE_BYTES && s->produced / RATIO_MAX > s->consumed) {
-        return FAIL(ERR_DATA, "%s: %llu bytes expand to more than %llu, at most %u times is accepted | this looks like a "
-                              "decompression bomb; use the plain text if it is not",
+        return FAIL(ERR_DATA,
+                    "%s: %llu bytes expand to more than %llu, at most %u times is accepted | this looks like a "
+                    "decompression bomb; use the plain text if it is not",
                     s->path, (unsigned long long)s->consumed, (unsigned long long)s->produced, RATIO_MAX);
     }
     return OK;

@@ -1,6 +1,6 @@
-/* What the tests of data share: a folder of their own, fixtures of the shared assets, and builds with the bytes tokenizer.
- * Files of other programs come from the shared assets when they are present (INVAR_SHARED, else ../shared); a test that needs
- * them says so when they are not. */
+/* What the tests of data share: a folder of their own, fixtures of the shared assets, and builds with the bytes
+ * tokenizer. Files of other programs come from the shared assets when they are present (INVAR_SHARED, else ../shared);
+ * a test that needs them says so when they are not. */
 #ifndef TESTS_UNIT_DATA_FIXTURE_H
 #define TESTS_UNIT_DATA_FIXTURE_H
 
@@ -114,9 +114,16 @@ static inline enum err run_build(struct build_run *r, const char *prefix)
     while (count < 3 && r->input[count] != NULL) {
         count++;
     }
-    struct build_options o = { .inputs = r->input, .inputs_count = count, .prefix = prefix, .field = r->field,
-                               .append_eot = !r->no_eot, .on_error = r->on_error, .memory_bytes = r->memory,
-                               .range_lo = r->lo, .range_hi = r->hi, .quiet = true };
+    struct build_options o = { .inputs = r->input,
+                               .inputs_count = count,
+                               .prefix = prefix,
+                               .field = r->field,
+                               .append_eot = !r->no_eot,
+                               .on_error = r->on_error,
+                               .memory_bytes = r->memory,
+                               .range_lo = r->lo,
+                               .range_hi = r->hi,
+                               .quiet = true };
     enum err err = data_build(&o, t, pool, &r->result);
     pool_free(pool);
     tokenizer_free(t);
@@ -154,7 +161,9 @@ static inline void assert_text(const char *prefix, const char *expected)
 
 static inline void assert_no_leftovers(const char *prefix)
 {
-    static const char *const ending[] = { ".bin", ".idx", ".json", ".bin.tmp", ".idx.tmp", ".lengths.tmp", ".json.tmp" };
+    static const char *const ending[] = {
+        ".bin", ".idx", ".json", ".bin.tmp", ".idx.tmp", ".lengths.tmp", ".json.tmp"
+    };
     for (size_t i = 0; i < sizeof(ending) / sizeof(ending[0]); i++) {
         char path[1200];
         snprintf(path, sizeof(path), "%s%s", prefix, ending[i]);
@@ -165,8 +174,8 @@ static inline void assert_no_leftovers(const char *prefix)
 }
 
 /* As TEST_MAIN, with the folder made before and removed after. */
-#define RUN_IN_FOLDER(tests, argc, argv)                                                           \
-    (cmocka_set_test_filter((argc) > 1 ? pattern_of((argv)[1]) : "*"),                             \
+#define RUN_IN_FOLDER(tests, argc, argv)                                                                               \
+    (cmocka_set_test_filter((argc) > 1 ? pattern_of((argv)[1]) : "*"),                                                 \
      cmocka_run_group_tests(tests, make_folder, remove_folder))
 
 static inline const char *pattern_of(const char *part)

@@ -16,8 +16,13 @@ struct index_spec {
 
 static struct index_spec good_index(void)
 {
-    return (struct index_spec){ .magic = STORE_MAGIC, .version = 1, .dtype = 8, .sequences = 5, .entries = 6,
-                                .length = { 5, 3, 7, 2, 6 }, .pointer = { 0, 10, 16, 30, 34 },
+    return (struct index_spec){ .magic = STORE_MAGIC,
+                                .version = 1,
+                                .dtype = 8,
+                                .sequences = 5,
+                                .entries = 6,
+                                .length = { 5, 3, 7, 2, 6 },
+                                .pointer = { 0, 10, 16, 30, 34 },
                                 .entry = { 0, 1, 2, 3, 4, 5 } };
 }
 
@@ -150,7 +155,8 @@ static void store_refuses_an_index_cut_at_every_byte(void **state)
     }
     assert_ok(buf_add(&idx, "x", 1));
     put(at("cut.idx"), idx.data, idx.bytes);
-    assert_fails(ERR_DATA, "ends at byte 143, its 5 sequences and 6 document entries need 142", store_open(&s, at("cut")));
+    assert_fails(ERR_DATA, "ends at byte 143, its 5 sequences and 6 document entries need 142",
+                 store_open(&s, at("cut")));
     unlink(at("whole.bin"));
     assert_fails(ERR_IO, "whole.bin: no such file, the index needs one of 46 bytes", store_open(&s, at("whole")));
     unlink(at("whole.idx"));
@@ -165,10 +171,16 @@ static void store_names_32_bit_and_inclusive_pointers(void **state)
     struct index_spec x = good_index();
     memcpy(x.pointer, (int64_t[]){ 10, 16, 30, 34, 46 }, sizeof(int64_t[5]));
     refused(&x, 46, "pointer 0 is 10, must be 0 | the index holds the end");
-    x = (struct index_spec){ .magic = STORE_MAGIC, .version = 1, .dtype = 8, .sequences = 3, .entries = 4,
+    x = (struct index_spec){ .magic = STORE_MAGIC,
+                             .version = 1,
+                             .dtype = 8,
+                             .sequences = 3,
+                             .entries = 4,
                              .length = { 1100000000, 1100000000, 1100000000 },
-                             .pointer = { 0, -2094967296, 105032704 }, .entry = { 0, 1, 2, 3 } };
-    refused(&x, 0, "pointer 1 is -2094967296, must be 2200000000 | the program that wrote the index kept 32-bit pointers");
+                             .pointer = { 0, -2094967296, 105032704 },
+                             .entry = { 0, 1, 2, 3 } };
+    refused(&x, 0,
+            "pointer 1 is -2094967296, must be 2200000000 | the program that wrote the index kept 32-bit pointers");
     memcpy(x.pointer, (int64_t[]){ 0, 2200000000, 4400000000 }, sizeof(int64_t[3]));
     refused(&x, 0, "has 0 bytes, the index needs 6600000000");
     assert_int_equal(truncate(at("bad.bin"), 6600000000), 0); /* sparse */
@@ -351,9 +363,17 @@ static void store_survives_a_file_cut_under_the_run(void **state)
     assert_int_equal(truncate(at("run.idx"), 40), 0);
     assert_fails(ERR_DATA, "run.idx: the file was cut", store_sequence(s, 999, &first, &end));
     store_close(s);
-    assert_fails(ERR_DATA, "has 8192 bytes", (put_pair(at("run2"), &(struct index_spec){
-        .magic = STORE_MAGIC, .version = 1, .dtype = 8, .sequences = 1, .entries = 2, .length = { TOKENS },
-        .entry = { 0, 1 } }, 0), truncate(at("run2.bin"), 8192), store_open(&s, at("run2"))));
+    assert_fails(ERR_DATA, "has 8192 bytes",
+                 (put_pair(at("run2"),
+                           &(struct index_spec){ .magic = STORE_MAGIC,
+                                                 .version = 1,
+                                                 .dtype = 8,
+                                                 .sequences = 1,
+                                                 .entries = 2,
+                                                 .length = { TOKENS },
+                                                 .entry = { 0, 1 } },
+                           0),
+                  truncate(at("run2.bin"), 8192), store_open(&s, at("run2"))));
 }
 
 static void writer_divides_documents_too_long_for_one_sequence(void **state)
@@ -416,8 +436,8 @@ static void store_info_refuses_a_file_of_other_tokens(void **state)
     assert_int_equal(strlen(info.content), 32);
     const char *zero = "00000000000000000000000000000000";
     char json[512];
-    snprintf(json, sizeof(json), "{\"tokens\":10,\"text_bytes\":9,\"vocab\":257,\"tokenizer\":\"%s\",\"content\":\"%s\"}", zero,
-             zero);
+    snprintf(json, sizeof(json),
+             "{\"tokens\":10,\"text_bytes\":9,\"vocab\":257,\"tokenizer\":\"%s\",\"content\":\"%s\"}", zero, zero);
     put_text(at("info.json"), json);
     assert_ok(store_info(s, &info));
     assert_fails(ERR_DATA, "content hash", data_verify(at("info"), 0));

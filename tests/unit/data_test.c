@@ -18,8 +18,8 @@ static void inputs_are_expanded_in_one_order(void **state)
     const char *dir = at("in");
     assert_ok(file_make_folder(dir));
     assert_ok(file_make_folder(at("in/sub.txt")));
-    static const char *const name[] = { "in/b.txt", "in/B.jsonl", "in/a.jsonl.gz", "in/._a.jsonl", "in/notes.md",
-                                        "in/c.txt.zst" };
+    static const char *const name[] = { "in/b.txt",     "in/B.jsonl",  "in/a.jsonl.gz",
+                                        "in/._a.jsonl", "in/notes.md", "in/c.txt.zst" };
     for (size_t i = 0; i < sizeof(name) / sizeof(name[0]); i++) {
         put_text(at(name[i]), "x");
     }
@@ -71,7 +71,8 @@ static void jsonl_names_each_damage_with_line_and_column(void **state)
     REFUSE("a.jsonl", "{\"text\":\"raw\0nul\"}\n", "a.jsonl:1:13: a raw NUL byte");
     REFUSE("a.jsonl", "[\"not\",\"an\",\"object\"]\n", "a.jsonl:1:1: an array, an object with the field \"text\"");
     REFUSE("a.jsonl", "{\"text\":\"a\",\"text\":\"b\"}\n", "duplicate");
-    REFUSE("a.jsonl", "{\"text\":\"\xe4\xb8", "a.jsonl:1:10: the file ends inside a UTF-8 sequence (byte 9 of the line)");
+    REFUSE("a.jsonl", "{\"text\":\"\xe4\xb8",
+           "a.jsonl:1:10: the file ends inside a UTF-8 sequence (byte 9 of the line)");
     REFUSE("a.jsonl", "{\"text\":\"\xe4\xb8\n", "a.jsonl:1:10: invalid UTF-8");
     struct buf deep = { 0 };
     assert_ok(buf_add_string(&deep, "{\"x\":"));
@@ -86,8 +87,9 @@ static void jsonl_accepts_bom_crlf_blank_lines_and_a_missing_newline(void **stat
 {
     (void)state;
     struct build_run r = { .input = { at("b.jsonl") } };
-    put_text(at("b.jsonl"), "\xef\xbb\xbf{\"text\":\"one\"}\r\n\r\n  \n{\"id\":1,\"text\":\"t\\u00e9\"}\n{\"text\":\"\"}\n"
-                            "{\"text\":\"three\"}");
+    put_text(at("b.jsonl"),
+             "\xef\xbb\xbf{\"text\":\"one\"}\r\n\r\n  \n{\"id\":1,\"text\":\"t\\u00e9\"}\n{\"text\":\"\"}\n"
+             "{\"text\":\"three\"}");
     assert_ok(run_build(&r, at("accepted")));
     assert_int_equal(r.result.documents, 3);
     assert_int_equal(r.result.empty, 1);
@@ -106,9 +108,11 @@ static void skipping_counts_each_damaged_line(void **state)
 {
     (void)state;
     struct build_run r = { .input = { at("c.jsonl") }, .on_error = BUILD_SKIP };
-    const char text[] = "{\"text\":\"ok one\"}\n{\"text\":\"two\"}{\"text\":\"x\"}\n{\"text\":\"cut\n\n{\"txt\":1}\n{\"text\":null}\n"
-                        "{\"text\":\"\\ud83d\"}\n{\"text\":\"\xff\"}\n{\"text\":\"N\\u0000L\"}\r\n{\"text\":\"\t\"}\n[1]\n{\"text\":\"\"}\n"
-                        "{\"text\":\"last\"}";
+    const char text[] =
+        "{\"text\":\"ok one\"}\n{\"text\":\"two\"}{\"text\":\"x\"}\n{\"text\":\"cut\n\n{\"txt\":1}\n{\"text\":null}\n"
+        "{\"text\":\"\\ud83d\"}\n{\"text\":\"\xff\"}\n{\"text\":\"N\\u0000L\"}\r\n{\"text\":\"\t\"}\n[1]\n{\"text\":"
+        "\"\"}\n"
+        "{\"text\":\"last\"}";
     put(at("c.jsonl"), text, sizeof(text) - 1);
     for (uint32_t threads = 1; threads <= 3; threads++) {
         r.threads = threads;
@@ -234,7 +238,8 @@ static void refuse_cuts(const char *name, const struct buf *whole)
     for (size_t n = 0; n < whole->bytes; n++) {
         put(at(name), whole->data, n);
         enum err err = run_build(&r, at("cut_build"));
-        if (err != ERR_DATA || strstr(err_message(), n == 0 ? "an empty file" : "the compressed data end early") == NULL) {
+        if (err != ERR_DATA ||
+            strstr(err_message(), n == 0 ? "an empty file" : "the compressed data end early") == NULL) {
             fail_msg("%s cut at byte %zu: %d %s", name, n, err, err_message());
         }
     }
@@ -384,7 +389,8 @@ static void the_first_fault_in_input_order_is_reported(void **state)
     (void)state;
     struct buf b = { 0 };
     for (int i = 1; i <= 20000; i++) {
-        assert_ok(buf_add_string(&b, i == 7001 || i == 7500 || i == 19999 ? "{\"tex\":\"x\"}\n" : "{\"text\":\"some words\"}\n"));
+        assert_ok(buf_add_string(&b, i == 7001 || i == 7500 || i == 19999 ? "{\"tex\":\"x\"}\n"
+                                                                          : "{\"text\":\"some words\"}\n"));
     }
     put(at("order.jsonl"), b.data, b.bytes);
     for (uint32_t threads = 1; threads <= 3; threads++) {
