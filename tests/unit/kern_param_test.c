@@ -86,7 +86,7 @@ static void sum_of_squares_equals_a_big_integer(void **state)
         check_square_sum(&e, lengths[i], false);
     }
     const int64_t all[] = { 0, 1, -1, 0xffffff, 0x1000001, -0x1000003, 0x20000000000001, -0x3ffffffffffffff,
-                            0x3fffffffffffffff, -0x3fffffffffffffff };
+                            0x3fffff4000000000, 0x3fffffffffffffff, -0x3fffffffffffffff };
     for (size_t a = 0; a < sizeof(all) / sizeof(all[0]); a++) {
         for (size_t i = 0; i < N_MAX; i++) { /* the same value everywhere: the worst case of each accumulator */
             in_grad[i] = all[a];
@@ -109,10 +109,13 @@ static void sum_of_squares_reports_large_gradients(void **state)
         check_square_sum(&e, 999, true);
         check_square_sum(&e, N_MAX, true);
     }
-    for (size_t i = 0; i < N_MAX; i++) {
-        in_grad[i] = INT64_MIN;
+    const int64_t largest[] = { INT64_MIN, 0x7ffffd0000000000 /* the upper limb of its square is odd */ };
+    for (size_t l = 0; l < 2; l++) {
+        for (size_t i = 0; i < N_MAX; i++) {
+            in_grad[i] = largest[l];
+        }
+        check_square_sum(&e, N_MAX, true);
     }
-    check_square_sum(&e, N_MAX, true);
     each_close(&e);
 }
 
