@@ -183,27 +183,32 @@ static inline __attribute__((always_inline)) void pack_plain(const struct gemm_p
 
 #if KERN_ISA > 0
 
-#ifndef COPY_AHEAD
-#define COPY_AHEAD 48
+/* Packing waits for memory: fetch this many floats ahead, into L2, whose queue of misses is the longer one. */
+#define COPY_AHEAD 96
 #define TRANSPOSE_AHEAD 64
-#endif
+/* Rows copied side by side: long stretches to read, whole lines to write. */
+#define COPY_ROWS 16
+
 /* Operands whose rows of a panel are contiguous: copy. Whole panels only; returns the rows done. */
 static inline __attribute__((always_inline)) uint64_t pack_copy(const struct gemm_pack *p, const uint32_t width)
 {
-    uint64_t r = 0, ld = p->mat->ld;
-    float *panel = p->dst;
-    for (; r + width <= p->count; r += width, panel += p->panel_stride) {
-        const float *src = p->mat->p + p->k0 * ld + p->i0 + r;
-        float *dst = panel;
-        for (uint64_t k = 0; k < p->k; k++, src += ld, dst += width) {
-            /* Rows lie far apart; the hardware does not foresee the next panel. */
-            for (uint32_t line = 0; line < width; line += LINE) {
-                _mm_prefetch((const char *)(src + COPY_AHEAD + line), _MM_HINT_T0);
+    uint64_t ld = p->mat->ld, whole = p->count / width * width;
+    for (uint64_t k0 = 0; k0 < p->k; k0 += COPY_ROWS) {
+        uint64_t rows = p->k - k0 < COPY_ROWS ? p->k - k0 : COPY_ROWS;
+        const float *first = p->mat->p + (p->k0 + k0) * ld + p->i0;
+        float *panel = p->dst + k0 * width;
+        for (uint64_t r = 0; r < whole; r += width, panel += p->panel_stride) {
+            const float *src = first + r;
+            float *dst = panel;
+            for (uint64_t k = 0; k < rows; k++, src += ld, dst += width) {
+                for (uint32_t line = 0; line < width; line += LINE) {
+                    _mm_prefetch((const char *)(src + COPY_AHEAD + line), _MM_HINT_T1);
+                }
+                memcpy(dst, src, width * sizeof(float));
             }
-            memcpy(dst, src, width * sizeof(float));
         }
     }
-    return r;
+    return whole;
 }
 
 #if KERN_ISA == 2
@@ -280,11 +285,10 @@ static inline __attribute__((always_inline)) void put_row(const struct gemm_pack
         v_store(dst, v);
         return;
     }
-    float lanes[LANES];
-    v_store(lanes, v);
-    for (uint32_t l = 0; l < LANES; l += width, dst += p->panel_stride) {
-        memcpy(dst, lanes + l, width * sizeof(float));
-    }
+#if KERN_ISA == 2
+    _mm256_storeu_ps(dst, _mm512_castps512_ps256(v)); /* width is 8 */
+    _mm256_storeu_ps(dst + p->panel_stride, _mm512_extractf32x8_ps(v, 1));
+#endif
 }
 
 /* Operands whose k is contiguous: transpose in blocks of LANES x LANES. Needs width a multiple or a divisor of LANES.
@@ -300,7 +304,7 @@ static inline __attribute__((always_inline)) uint64_t pack_transpose(const struc
             vec block[LANES];
             UNROLL(16)
             for (int i = 0; i < LANES; i++) {
-                _mm_prefetch((const char *)(src + (uint64_t)i * ld + k + TRANSPOSE_AHEAD), _MM_HINT_T0);
+                _mm_prefetch((const char *)(src + (uint64_t)i * ld + k + TRANSPOSE_AHEAD), _MM_HINT_T1);
                 block[i] = v_load(src + (uint64_t)i * ld + k);
             }
             transpose(block);
