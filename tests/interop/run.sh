@@ -4,7 +4,8 @@
 #   tests/interop/run.sh [BUILD_FOLDER] [NAME...]      NAME: transformers for transformers_test.py; default: all
 #
 # Uses the Python in INVAR_PYTHON, or makes an environment of its own under the build folder (a large download, once).
-# Each *_test.py is a plain script: exit 0 passed, 77 skipped (it says why), else failed. It gets
+# Each *_test.py is a plain script: exit 0 passed, 77 skipped (it says why), else failed. Its argument is the helper program
+# `encode` (encode_main.c); in its environment it finds
 #   INVAR         the binary
 #   INVAR_WORK    an empty folder of its own, removed afterwards
 #   INVAR_SHARED  a folder of additional material, when there is one (default ../shared)
@@ -17,6 +18,7 @@ build=${1:-$root/build}
 INVAR=$(cd "$build" && pwd)/invar
 INVAR_SHARED=${INVAR_SHARED:-$root/../shared}
 export INVAR INVAR_SHARED
+ninja -C "$build" encode >/dev/null
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONDONTWRITEBYTECODE=1
 
 python=${INVAR_PYTHON:-}
@@ -44,7 +46,7 @@ for test in "$root"/tests/interop/*_test.py; do
     esac
     mkdir "$scratch/$name"
     status=0
-    (cd "$root" && INVAR_WORK="$scratch/$name" "$python" "$test") || status=$?
+    (cd "$root" && INVAR_WORK="$scratch/$name" "$python" "$test" "$(dirname "$INVAR")/encode") || status=$?
     case $status in
     0) passed=$((passed + 1)) word=passed ;;
     77) skipped=$((skipped + 1)) word=skipped ;;

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Every benchmark, one after the other; bench/RESULTS.md holds what they gave. Leave the machine alone meanwhile.
+#
+#   bench/run.sh [BUILD_FOLDER]     INVAR_PYTHON: a Python with torch, for the training step's peer
+set -eu
+
+build=${1:-build}
+ninja -C "$build" benches >/dev/null
+if [ -x "$build/bench_gemm" ]; then
+    echo "== matrix products beside oneDNN"
+    "$build/bench_gemm"
+fi
+echo "== attention beside the peak"
+"$build/bench_attention"
+if [ -n "${INVAR_PYTHON:-}" ]; then
+    echo "== training step of GPT-2 124M beside PyTorch"
+    "$(dirname "$0")/step.sh" "$build/invar"
+else
+    echo "training step: left out, INVAR_PYTHON names no Python with torch"
+fi
