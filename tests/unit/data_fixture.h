@@ -16,6 +16,7 @@
 #include "data/tokenizer.h"
 
 static char folder[1024];
+static struct tokenizer *bytes_tokenizer; /* ids 0..255 and end-of-text 256 */
 
 static inline int make_folder(void **state)
 {
@@ -24,12 +25,13 @@ static inline int make_folder(void **state)
     const char *base = getenv("TMPDIR");
     base = base != NULL ? base : access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
     snprintf(folder, sizeof(folder), "%s/invar_data_XXXXXX", base);
-    return mkdtemp(folder) == NULL;
+    return mkdtemp(folder) == NULL || tokenizer_load(&bytes_tokenizer, "bytes") != OK;
 }
 
 static inline int remove_folder(void **state)
 {
     (void)state;
+    tokenizer_free(bytes_tokenizer);
     return file_remove_tree(folder) != OK;
 }
 
@@ -87,13 +89,6 @@ static inline void need_shared(const char *name)
     }
 }
 
-static inline struct tokenizer *bytes_tokenizer(void)
-{
-    struct tokenizer *t;
-    assert_ok(tokenizer_load(&t, "bytes"));
-    return t;
-}
-
 struct build_run {
     const char *input[3];
     uint32_t threads;
@@ -107,7 +102,6 @@ struct build_run {
 
 static inline enum err run_build(struct build_run *r, const char *prefix)
 {
-    struct tokenizer *t = bytes_tokenizer();
     struct pool *pool;
     assert_ok(pool_new(&pool, r->threads > 0 ? r->threads : 1));
     size_t count = 0;
@@ -124,9 +118,8 @@ static inline enum err run_build(struct build_run *r, const char *prefix)
                                .range_lo = r->lo,
                                .range_hi = r->hi,
                                .quiet = true };
-    enum err err = data_build(&o, t, pool, &r->result);
+    enum err err = data_build(&o, bytes_tokenizer, pool, &r->result);
     pool_free(pool);
-    tokenizer_free(t);
     return err;
 }
 

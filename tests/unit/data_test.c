@@ -173,13 +173,16 @@ static void plain_text_is_one_document_and_must_be_utf8(void **state)
 static void lines_above_the_limit_are_refused(void **state)
 {
     (void)state;
+    static const char start[] = "{\"text\":\"a\"}\n", open[] = "{\"text\":\"long\",\"rest\":\"", close[] = "\"}\n";
     struct buf b = { 0 };
-    assert_ok(buf_add_string(&b, "{\"text\":\"a\"}\n{\"text\":\""));
-    size_t fill = READER_LINE_BYTES_MAX + 1 - 11; /* one byte too long */
+    size_t fill = READER_LINE_BYTES_MAX + 1 - (sizeof(open) - 1) - 2; /* one byte too long */
+    assert_ok(buf_add_string(&b, start));
+    assert_ok(buf_add_string(&b, open));
     assert_ok(buf_reserve(&b, fill + 100));
     memset(b.data + b.bytes, 'x', fill);
     b.bytes += fill;
-    assert_ok(buf_add_string(&b, "\"}\n{\"text\":\"b\"}\n"));
+    assert_ok(buf_add_string(&b, close));
+    assert_ok(buf_add_string(&b, "{\"text\":\"b\"}\n"));
     put(at("long.jsonl"), b.data, b.bytes);
     struct build_run r = { .input = { at("long.jsonl") }, .on_error = BUILD_SKIP };
     assert_ok(run_build(&r, at("lines")));
@@ -187,10 +190,11 @@ static void lines_above_the_limit_are_refused(void **state)
     assert_text(at("lines"), "a|b|");
     r.on_error = BUILD_STOP;
     assert_fails(ERR_DATA, "long.jsonl:2:1: line of more than 67108864 bytes", run_build(&r, at("lines")));
-    memmove(b.data + 22, b.data + 23, b.bytes - 23); /* now exactly the limit */
+    size_t cut = sizeof(start) - 1 + sizeof(open) - 1; /* now exactly the limit */
+    memmove(b.data + cut, b.data + cut + 1, b.bytes - cut - 1);
     put(at("long.jsonl"), b.data, b.bytes - 1);
     assert_ok(run_build(&r, at("lines")));
-    assert_int_equal(r.result.documents, 3);
+    assert_text(at("lines"), "a|long|b|");
     unlink(at("long.jsonl"));
     buf_release(&b);
 }
@@ -339,11 +343,6 @@ static void put_corpus(void)
             assert_ok(buf_printf(&text, "\xe4\xb8\xad w%llu%s", (unsigned long long)k, k % 7 == 0 ? "\n" : " "));
         }
         assert_ok(buf_add_string(&lines, "\"}\n"));
-    }
-    size_t once = text.bytes;
-    for (int i = 0; i < 3; i++) {
-        assert_ok(buf_reserve(&text, once));
-        assert_ok(buf_add(&text, text.data, once));
     }
     put(at("corpus.jsonl"), lines.data, lines.bytes);
     put(at("corpus.txt"), text.data, text.bytes);
