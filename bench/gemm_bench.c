@@ -1,11 +1,11 @@
-/* How fast the matrix products of GPT-2 124M are beside oneDNN's, the same products in one process, taken in turns, the best
- * of several repetitions each: ratios survive a busy machine, absolute times do not.
+/* How fast the matrix products of GPT-2 124M are beside oneDNN's, the same products in one process, taken in turns,
+ * the best of several repetitions each: ratios survive a busy machine, absolute times do not.
  *
  *   bench_gemm [repetitions [threads [part of a name]]]
  *
- * Without a thread count the program runs itself once for 1 thread and once for all cores, because oneDNN's OpenMP takes its
- * count from the environment. Threads of the side that waits may spin for a while, so each timed call comes after a pause
- * and a small product of its own side that wakes its threads. */
+ * Without a thread count the program runs itself once for 1 thread and once for all cores, because oneDNN's OpenMP
+ * takes its count from the environment. Threads of the side that waits may spin for a while, so each timed call comes
+ * after a pause and a small product of its own side that wakes its threads. */
 #include <dnnl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -135,8 +135,8 @@ static double compare(struct bench *b, const struct product *p)
         t = time_side(b, p, run_theirs);
         theirs = t < theirs ? t : theirs;
     }
-    printf("%-34s %6u %6u %6u %9.1f %9.1f %7.3f\n", p->name, (unsigned)p->m, (unsigned)p->n, (unsigned)p->k, work / ours,
-           work / theirs, theirs / ours);
+    printf("%-34s %6u %6u %6u %9.1f %9.1f %7.3f\n", p->name, (unsigned)p->m, (unsigned)p->n, (unsigned)p->k,
+           work / ours, work / theirs, theirs / ours);
     fflush(stdout);
     return theirs / ours;
 }

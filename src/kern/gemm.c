@@ -1,21 +1,21 @@
 /* Why this exists: all matrix products of a model go through one driver that keeps every output element one chain in
  * ascending k (or a fixed tree of chains) however the work is blocked, packed and threaded.
  *
- * Design: C is cut into blocks of `rows` x `cols`; for each chunk of the summed dimension the operands of the block are
- * packed into shared panels by all threads, then tasks of some row panels x some column panels are handed out. Only partial
- * sums that live from one chunk to the next are kept, in a shared array of tiles; a product that fits one chunk never leaves
- * registers and one tile in L1. With few rows (generation) packing is most of the work, so each task packs the columns it
- * multiplies for itself, into its own cache.
+ * Design: C is cut into blocks of `rows` x `cols`; for each chunk of the summed dimension the operands of the block
+ * are packed into shared panels by all threads, then tasks of some row panels x some column panels are handed out.
+ * Only partial sums that live from one chunk to the next are kept, in a shared array of tiles; a product that fits
+ * one chunk never leaves registers and one tile in L1. With few rows (generation) packing is most of the work, so
+ * each task packs the columns it multiplies for itself, into its own cache.
  *
- * Invariants: a tile of a chunk is computed by one task; tasks of one phase write disjoint memory; everything lives in the
- * workspace kern_new allocated, whose size does not depend on the job. */
+ * Invariants: a tile of a chunk is computed by one task; tasks of one phase write disjoint memory; everything lives
+ * in the workspace kern_new allocated, whose size does not depend on the job. */
 #include "kern/gemm_leaf.h"
 
 #include "base/mem.h"
 #include "kern/gemm_plan.h"
 
-/* Cache blocking. A chunk's panel of b (K_LIMIT x 48 floats) plus a task's rows of a (TASK_ROWS x K_LIMIT) stay in L2, the
- * packed block of b and the partial tiles in L3. */
+/* Cache blocking. A chunk's panel of b (K_LIMIT x 48 floats) plus a task's rows of a (TASK_ROWS x K_LIMIT) stay in
+ * L2, the packed block of b and the partial tiles in L3. */
 #define K_LIMIT 1024u
 #define A_FLOATS ((uint64_t)2 << 20)
 #define B_FLOATS ((uint64_t)2 << 20)
@@ -146,7 +146,7 @@ static void pack_range(const struct block *b, const struct range *r)
     }
 }
 
-/* Task t of the grid over one operand's panels and k; returns the number of tasks. *out is set when t is one of them. */
+/* Task t of the grid over one operand's panels and k; returns the number of tasks. *out is set when t is one. */
 static uint64_t pack_grid(const struct block *b, bool left, uint64_t t, struct range *out)
 {
     const struct gemm_piece *piece = b->chunk.step[0].piece;
@@ -204,8 +204,8 @@ static void finish_tile(const struct block *b, const float *done, uint64_t i, ui
     }
 }
 
-/* All steps of the chunk for one tile. Slot l of the tile's `levels` + 1 keeps the finished subtree of 2^l segments, the
- * last slot the open chain. */
+/* All steps of the chunk for one tile. Slot l of the tile's `levels` + 1 keeps the finished subtree of 2^l segments,
+ * the last slot the open chain. */
 static void run_tile(const struct block *b, uint64_t ip, uint64_t jp, float *scratch)
 {
     const struct gemm_leaves *leaf = b->leaf;

@@ -1,6 +1,6 @@
-/* Why this exists: the inner loops of the matrix product, once per instruction set. The scalar build is the definition; the
- * others must equal it bit by bit, which holds because every output element is one chain of fused multiply-adds in
- * ascending k whatever the width of a register.
+/* Why this exists: the inner loops of the matrix product, once per instruction set. The scalar build is the
+ * definition; the others must equal it bit by bit, which holds because every output element is one chain of fused
+ * multiply-adds in ascending k whatever the width of a register.
  *
  * Tile shapes: as many accumulators as fill the FMA pipes, with room for one row of b and a broadcast of a. */
 #include "kern/gemm_leaf.h"
@@ -275,8 +275,8 @@ static inline __attribute__((always_inline)) void transpose(vec r[8])
 
 #endif
 
-/* One transposed row of LANES packed elements that start at row `r` of the packed range. A panel narrower than a vector
- * gets a part of it. */
+/* One transposed row of LANES packed elements that start at row `r` of the packed range. A panel narrower than a
+ * vector gets a part of it. */
 static inline __attribute__((always_inline)) void put_row(const struct gemm_pack *p, uint64_t r, uint64_t k, vec v,
                                                           const uint32_t width)
 {

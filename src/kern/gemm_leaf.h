@@ -1,7 +1,8 @@
 /* Private to kern/: what the matrix product needs from an instruction set. One table per set (gemm_leaf.c).
  *
- * Packed operands: a panel of `mr` rows of C is a[k][mr], a panel of `nr` columns is b[k][nr], padded with zeros. A tile is
- * mr x nr floats, row-major and contiguous: one output tile of C, a partial chain, or a finished segment of the tree. */
+ * Packed operands: a panel of `mr` rows of C is a[k][mr], a panel of `nr` columns is b[k][nr], padded with zeros. A
+ * tile is mr x nr floats, row-major and contiguous: one output tile of C, a partial chain, or a finished segment of
+ * the tree. */
 #ifndef KERN_GEMM_LEAF_H
 #define KERN_GEMM_LEAF_H
 
@@ -22,14 +23,14 @@ struct gemm_tile {
     uint32_t folds;
     uint32_t rows; /* rows that matter; others may be left unset */
     float *out;    /* tile; may be in or one of fold */
-    /* Where the finished tile will be stored (or NULL): `rows` rows of dest_bytes, dest_ld_bytes apart. They are fetched
-     * into the cache bit by bit while the chain runs. */
+    /* Where the finished tile will be stored (or NULL): `rows` rows of dest_bytes, dest_ld_bytes apart. They are
+     * fetched into the cache bit by bit while the chain runs. */
     const char *dest;
     uint64_t dest_bytes, dest_ld_bytes;
 };
 
-/* Copy elements [i0, i0 + count) x [k0, k0 + k) of an operand into panels: element (i0 + p * width + r, k0 + j) goes to
- * dst[p * panel_stride + j * width + r]. The last panel is filled up with zeros. */
+/* Copy elements [i0, i0 + count) x [k0, k0 + k) of an operand into panels: element (i0 + p * width + r, k0 + j) goes
+ * to dst[p * panel_stride + j * width + r]. The last panel is filled up with zeros. */
 struct gemm_pack {
     const struct gemm_mat *mat;
     uint64_t i0, count, k0, k;

@@ -1,9 +1,10 @@
-/* Why this exists: pieces, segments, units and cache-sized chunks cut the summed dimension at different places; this file
- * is the one walk over all of them, so that packing and computing cannot disagree. Pure arithmetic, nothing is kept.
+/* Why this exists: pieces, segments, units and cache-sized chunks cut the summed dimension at different places; this
+ * file is the one walk over all of them, so that packing and computing cannot disagree. Pure arithmetic, nothing is
+ * kept.
  *
- * Invariants: steps are in ascending order and cover every element once; a chain starts once and ends once; segment s, when
- * it ends, is added to as many finished left neighbours as s has trailing one bits (a binary counter), which is the balanced
- * tree. */
+ * Invariants: steps are in ascending order and cover every element once; a chain starts once and ends once; segment
+ * s, when it ends, is added to as many finished left neighbours as s has trailing one bits (a binary counter), which
+ * is the balanced tree. */
 #include "kern/gemm_plan.h"
 
 static uint64_t min_u64(uint64_t a, uint64_t b)

@@ -1,8 +1,8 @@
 /* Private to kern/: in which order the summed dimension of one product is walked.
  *
- * A step is a stretch of one piece inside one chain (a segment, or a unit of a gradient). A chunk is a run of steps whose
- * operands are packed together. Cutting a chain into steps and chunks cannot change a bit: the partial sum is stored and
- * loaded again unchanged. */
+ * A step is a stretch of one piece inside one chain (a segment, or a unit of a gradient). A chunk is a run of steps
+ * whose operands are packed together. Cutting a chain into steps and chunks cannot change a bit: the partial sum is
+ * stored and loaded again unchanged. */
 #ifndef KERN_GEMM_PLAN_H
 #define KERN_GEMM_PLAN_H
 

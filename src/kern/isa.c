@@ -1,8 +1,9 @@
-/* Why this exists: one binary must run on every x86-64 and pick the fastest kernels the CPU and the system allow, and a user
- * must be able to force a slower set to show that the bits do not change.
+/* Why this exists: one binary must run on every x86-64 and pick the fastest kernels the CPU and the system allow, and
+ * a user must be able to force a slower set to show that the bits do not change.
  *
- * Invariants: scalar always works; a set is offered only when every flag its leaf files are compiled with (kern_isa_flags in
- * meson.build) is present. __builtin_cpu_supports also asks XGETBV, so registers the system does not save do not count. */
+ * Invariants: scalar always works; a set is offered only when every flag its leaf files are compiled with
+ * (kern_isa_flags in meson.build) is present. __builtin_cpu_supports also asks XGETBV, so registers the system does
+ * not save do not count. */
 #include "kern/kern_int.h"
 
 static const char *const isa_names[ISA_COUNT] = { "scalar", "avx2", "avx512" };

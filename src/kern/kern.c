@@ -1,5 +1,5 @@
-/* Why this exists: the rest of the system holds one handle on arithmetic: which instruction set, which threads, and the
- * packing buffers, all fixed when a run starts so that nothing is allocated later.
+/* Why this exists: the rest of the system holds one handle on arithmetic: which instruction set, which threads, and
+ * the packing buffers, all fixed when a run starts so that nothing is allocated later.
  *
  * Invariant: the tables of one instance are all of the same instruction set. */
 #include "kern/kern_int.h"

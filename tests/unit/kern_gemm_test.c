@@ -1,5 +1,5 @@
-/* The matrix product against its definition, written here as plain loops: bits are compared, never closeness. Jobs are drawn
- * from a seed; a failing one is named, and `unit_kern_gemm random` runs them again. */
+/* The matrix product against its definition, written here as plain loops: bits are compared, never closeness. Jobs
+ * are drawn from a seed; a failing one is named, and `unit_kern_gemm random` runs them again. */
 #include "test.h"
 
 #include <math.h>
@@ -312,7 +312,8 @@ static void check_all(struct subject *s, const struct variant *v, uint32_t varia
 
 static struct wish draw(uint64_t seed)
 {
-    static const uint64_t sizes[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 15, 16, 17, 18, 23, 31, 47, 48, 49, 64, 65, 97, 100 };
+    static const uint64_t sizes[] = { 1,  2,  3,  4,  5,  6,  7,  8,  9,  13, 15, 16,
+                                      17, 18, 23, 31, 47, 48, 49, 64, 65, 97, 100 };
     struct dice d = { seed + 77 };
     uint32_t choices = sizeof(sizes) / sizeof(sizes[0]);
     struct wish w = { .m = sizes[roll(&d, choices)],
@@ -593,7 +594,8 @@ static void gradients_round_to_even_and_report_overflow(void **state)
                 for (int x = 0; x < 20; x++) {
                     grad[x] = 100;
                 }
-                struct gemm_piece piece = { .a = { &one, 1, false }, .b = { row, 1, false }, .k = 1, .ends_segment = true };
+                struct gemm_piece piece = { .a = { &one, 1, false }, .b = { row, 1, false }, .k = 1,
+                                            .ends_segment = true };
                 struct gemm_job job = { .m = 1, .n = 20, .pieces = &piece, .pieces_count = 1, .grad = grad, .ldg = 20,
                                         .unit = 4, .grad_scale = cases[t].scale, .overflow = &overflow };
                 kern_gemm(v[i].kern, &job);
