@@ -1,0 +1,96 @@
+/* invar ckpt: look at checkpoints without training. */
+#include <inttypes.h>
+
+#include "base/buf.h"
+#include "ckpt/ckpt.h"
+#include "cmd/cmd.h"
+
+static const char usage[] =
+    "usage: invar ckpt show CHECKPOINT      every tensor with shape, type and hash, then the other files\n"
+    "       invar ckpt verify CHECKPOINT    read everything and compare every hash; of a run, all its checkpoints\n"
+    "       invar ckpt hash CHECKPOINT      the state hash, computed from the tensors of model.safetensors\n"
+    "       invar ckpt diff A B             where two differ: exit 0 when they are equal, 1 when not\n"
+    "\n"
+    "CHECKPOINT is a step folder, a run folder (its newest complete checkpoint) or a Hugging Face model folder.\n"
+    "\n"
+    "example: invar ckpt diff runs/a/checkpoints/step-100 runs/b/checkpoints/step-100\n";
+
+static enum err show(char **paths, bool quiet)
+{
+    (void)quiet;
+    struct buf out = { 0 };
+    enum err err = ckpt_show(paths[0], &out);
+    if (err == OK) {
+        fwrite(out.data, 1, out.bytes, stdout);
+    }
+    buf_release(&out);
+    return err;
+}
+
+static enum err verify(char **paths, bool quiet)
+{
+    return ckpt_verify(paths[0], quiet);
+}
+
+static enum err hash(char **paths, bool quiet)
+{
+    (void)quiet;
+    uint64_t value;
+    TRY(ckpt_compute_hash(paths[0], &value));
+    printf("%016" PRIx64 "\n", value);
+    return OK;
+}
+
+static enum err diff(char **paths, bool quiet)
+{
+    struct buf out = { 0 };
+    struct ckpt_diff sum;
+    enum err err = ckpt_diff(paths[0], paths[1], &out, &sum);
+    if (err == OK && !quiet) {
+        fwrite(out.data, 1, out.bytes, stdout);
+        fflush(stdout);
+    }
+    buf_release(&out);
+    TRY(err);
+    if (sum.different > 0) {
+        return FAIL(ERR_RUN, "%s and %s: %" PRIu64 " of %" PRIu64 " tensors differ", paths[0], paths[1], sum.different,
+                    sum.tensors);
+    }
+    printf("%" PRIu64 " tensors are equal%s\n", sum.tensors,
+           sum.suspicious ? "; suspicious: two different steps hold the same bits" : "");
+    return OK;
+}
+
+static const struct action {
+    const char *name;
+    int paths;
+    enum err (*run)(char **paths, bool quiet);
+} actions[] = {
+    { "show", 1, show },
+    { "verify", 1, verify },
+    { "hash", 1, hash },
+    { "diff", 2, diff },
+};
+
+enum err cmd_ckpt(int argc, char **argv)
+{
+    bool quiet = false, helped = false;
+    const struct cmd_flag flags[] = { { "--quiet", NULL, "print only what is wrong (verify, diff)", NULL, &quiet } };
+    int rest;
+    TRY(cmd_parse(argc, argv, usage, flags, sizeof(flags) / sizeof(flags[0]), &rest, &helped));
+    if (helped) {
+        return OK;
+    }
+    for (size_t i = 0; rest > 0 && i < sizeof(actions) / sizeof(actions[0]); i++) {
+        if (strcmp(argv[1], actions[i].name) != 0) {
+            continue;
+        }
+        if (rest - 1 != actions[i].paths) {
+            return FAIL(ERR_USAGE, "ckpt %s: %d paths are given, %d expected | see `invar ckpt --help`", argv[1], rest - 1,
+                        actions[i].paths);
+        }
+        return actions[i].run(argv + 2, quiet);
+    }
+    return FAIL(ERR_USAGE, "ckpt: %s%s%s, expected show, verify, hash or diff | see `invar ckpt --help`",
+                rest > 0 ? "\"" : "", rest > 0 ? argv[1] : "no action is given", rest > 0 ? "\" is no action" : "");
+}
