@@ -9,8 +9,8 @@
  *   6. step-N.old and checkpoints beyond the limit are deleted
  *
  * Invariants: a folder named step-N was complete when it got that name. Nothing is deleted before step 4. A kill between
- * 3 and 4 leaves step-N.old, which the loader takes for step N as long as there is no step-N, and which the next save or
- * ckpt_clean renames back. A folder that is to be deleted is first renamed to step-N.tmp, so a kill while deleting
+ * 3 and 4 leaves step-N.old, which the loader takes for step N as long as there is no step-N, and which ckpt_clean (also
+ * the first thing a save does) renames back. A folder that is to be deleted is first renamed to step-N.tmp, so a kill while deleting
  * leaves nothing that looks like a checkpoint. A failed fsync is never repeated on the same file: the save fails. */
 #include <dirent.h>
 #include <errno.h>
@@ -337,15 +337,12 @@ enum err ckpt_save(const char *checkpoints, const struct ckpt_content *c, uint64
 {
     check_content(c);
     char *temp = NULL, *final = NULL, *old = NULL;
-    struct step_list steps = { 0 };
     enum err err;
     TRY_OUT(file_make_folder(checkpoints));
-    TRY_OUT(steps_list(&steps, checkpoints));
-    TRY_OUT(settle_old(&steps, checkpoints));
+    TRY_OUT(ckpt_clean(checkpoints)); /* one process writes to a folder: every left-over is of a save that died */
     TRY_OUT(steps_path(&temp, checkpoints, c->step, STEP_TEMP));
     TRY_OUT(steps_path(&final, checkpoints, c->step, STEP_PLAIN));
     TRY_OUT(steps_path(&old, checkpoints, c->step, STEP_OLD));
-    TRY_OUT(file_remove_tree(temp));
     TRY_OUT(check_space(checkpoints, c));
     TRY_OUT(file_make_folder(temp));
     TRY_OUT(write_folder(c, temp));
@@ -372,7 +369,6 @@ out:
         }
         free(message);
     }
-    steps_release(&steps);
     free(temp);
     free(final);
     free(old);

@@ -1,0 +1,108 @@
+/* Saves and checks small checkpoints for tests that kill, starve or compare a save from outside.
+ *
+ *   save_driver save FOLDER STEP SEED LIMIT    save values made from SEED as step STEP
+ *   save_driver check FOLDER STEP SEED [STEP SEED ...]
+ *                                              open FOLDER; it must hold one of these, bit for bit; prints which */
+#include <signal.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "ckpt/ckpt.h"
+
+#define COLS 700u
+
+struct values {
+    float weight[3 * COLS], bias[5], moment[3 * COLS];
+};
+
+static void fill(struct values *v, uint64_t seed)
+{
+    for (uint64_t i = 0; i < 3 * COLS; i++) {
+        v->weight[i] = (float)(int64_t)(hash_mix(seed << 32 ^ i) >> 40) * 0x1p-20f - 8.0f;
+        v->moment[i] = -v->weight[i];
+    }
+    for (uint64_t i = 0; i < 5; i++) {
+        v->bias[i] = (float)(seed + i);
+    }
+}
+
+static uint64_t element_sum(const float *values, size_t count)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], 4);
+        sum += hash_element(i, bits);
+    }
+    return sum;
+}
+
+static enum err add_vocabulary(void *arg, const char *folder)
+{
+    char *path;
+    (void)arg;
+    enum err err = file_join(&path, folder, "vocab.txt");
+    if (err == OK) {
+        err = file_replace(path, "a\nb\n", 4);
+    }
+    free(path);
+    return err;
+}
+
+static enum err save(const char *folder, uint64_t step, uint64_t seed, uint64_t limit)
+{
+    struct values v;
+    fill(&v, seed);
+    const struct ckpt_tensor model[] = { { "layer.weight", 2, { 3, COLS }, v.weight }, { "bias", 1, { 5 }, v.bias } };
+    const struct ckpt_tensor moments[] = { { "exp_avg.layer.weight", 2, { 3, COLS }, v.moment } };
+    const struct ckpt_file files[] = { { "model.safetensors", model, 2 }, { "optimizer.safetensors", moments, 1 } };
+    const struct ckpt_text texts[] = { { "config.json", "{}\n" } };
+    const struct ckpt_content c = {
+        .step = step, .files = files, .files_count = 2, .texts = texts, .texts_count = 1, .extra = add_vocabulary,
+        .state_hash = hash_tensor("layer.weight", element_sum(v.weight, 3 * COLS)) +
+                      hash_tensor("bias", element_sum(v.bias, 5)),
+    };
+    return ckpt_save(folder, &c, limit);
+}
+
+static enum err check(const char *folder, int pairs, char **argv)
+{
+    struct ckpt *c;
+    struct values got, want;
+    TRY(ckpt_open(&c, folder));
+    const struct ckpt_tensor model[] = { { "layer.weight", 2, { 3, COLS }, got.weight }, { "bias", 1, { 5 }, got.bias } };
+    const struct ckpt_tensor moments[] = { { "exp_avg.layer.weight", 2, { 3, COLS }, got.moment } };
+    enum err err;
+    TRY_OUT(ckpt_read(c, "model.safetensors", model, 2));
+    TRY_OUT(ckpt_read(c, "optimizer.safetensors", moments, 1));
+    for (int i = 0; i < pairs; i++) {
+        uint64_t step = strtoull(argv[2 * i], NULL, 10), seed = strtoull(argv[2 * i + 1], NULL, 10);
+        fill(&want, seed);
+        if (ckpt_step(c) == step && memcmp(&got, &want, sizeof(got)) == 0) {
+            printf("step %s seed %s\n", argv[2 * i], argv[2 * i + 1]);
+            goto out;
+        }
+    }
+    err = FAIL(ERR_RUN, "%s: step %llu, whole, but with values of none of the saves", folder,
+               (unsigned long long)ckpt_step(c));
+out:
+    ckpt_close(c);
+    return err;
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGXFSZ, SIG_IGN);
+    enum err err;
+    if (argc == 6 && strcmp(argv[1], "save") == 0) {
+        err = save(argv[2], strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
+    } else if (argc >= 5 && argc % 2 == 1 && strcmp(argv[1], "check") == 0) {
+        err = check(argv[2], (argc - 3) / 2, argv + 3);
+    } else {
+        err = FAIL(ERR_USAGE, "see the first lines of save_driver.c");
+    }
+    if (err != OK) {
+        err_print();
+    }
+    return err_exit_code(err);
+}
