@@ -20,7 +20,7 @@ const struct attention_leaves *const attention_leaves_of[ISA_COUNT] = {
 /* Key blocks whose progress the workspace can hold: 4M tokens of one head. */
 #define PROGRESS_MAX 65536u
 #define PROGRESS_BYTES (PROGRESS_MAX * sizeof(_Atomic uint32_t))
-#define DOT_ROWS 1024u /* rows of one row_dot task */
+#define DOT_ROWS 32u /* rows of one row_dot task */
 
 uint64_t attention_workspace_bytes(uint32_t threads)
 {
@@ -80,8 +80,8 @@ static void dot_task(void *arg, uint64_t task, uint32_t worker)
     (void)worker;
     const struct division *d = arg;
     struct attention_task t = { .a = d->a, .g = d->g };
-    uint64_t begin = task / d->a->heads * DOT_ROWS, end = begin + DOT_ROWS;
-    d->k->attention->row_dot(&t, task % d->a->heads, begin, end < d->a->rows ? end : d->a->rows);
+    uint64_t begin = task * DOT_ROWS, end = begin + DOT_ROWS;
+    d->k->attention->row_dot(&t, begin, end < d->a->rows ? end : d->a->rows);
 }
 
 static void backward_task(void *arg, uint64_t task, uint32_t worker)
@@ -108,7 +108,7 @@ void kern_attention_backward(struct kern *k, const struct attention *a, const st
     if (a->rows == 0) {
         return;
     }
-    pool_run(k->pool, blocks_of(a->rows, DOT_ROWS) * a->heads, dot_task, &d);
+    pool_run(k->pool, blocks_of(a->rows, DOT_ROWS), dot_task, &d);
     uint64_t at_once = PROGRESS_MAX / d.blocks;
     for (d.first_head = 0; d.first_head < a->kv_heads; d.first_head += d.heads) {
         uint64_t left = a->kv_heads - d.first_head;

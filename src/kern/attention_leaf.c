@@ -198,6 +198,23 @@ static void copy_block(float *dst, const float *src, uint64_t ld, uint64_t rows,
     }
 }
 
+/* Rows of a matrix that will be copied next. Their distance is often a multiple of a power of two, so that they do not stay
+ * in the second cache and nothing fetches them in time unless asked. */
+struct ahead {
+    const float *p;
+    uint64_t ld, rows;
+};
+
+static void fetch_ahead(const struct ahead *x, uint64_t first, uint64_t count, uint64_t dim)
+{
+    uint64_t end = first + count < x->rows ? first + count : x->rows;
+    for (uint64_t r = first; r < end; r++) {
+        for (uint64_t d = 0; d < dim; d += 16) {
+            v16_prefetch(x->p + r * x->ld + d);
+        }
+    }
+}
+
 /* The inverse of copy_block without scale. */
 static void store_block(const float *src, float *dst, uint64_t ld, uint64_t rows, uint64_t dim)
 {
@@ -235,6 +252,7 @@ struct forward {
     float *scores; /* [BLOCK][PANEL] */
     struct panel panel[ATTENTION_COLUMNS / PANEL];
     uint64_t panels;
+    struct ahead next_k, next_v; /* the next block of keys */
 };
 
 static uint64_t column_head(const struct forward *f, uint64_t column)
@@ -311,36 +329,57 @@ static void panel_softmax(const struct forward *f, struct panel *p, uint64_t v, 
     bool masked = (uint64_t)p->position[v * 16] < key + keys - 1;
     struct v16 before = v16_load(p->max + v * 16);
     struct v16 now = v16_max(before, mask_and_max(s, keys, v16i_to_float(seen), masked));
-    struct v16 alpha = v16_exp(v16_sub(before, now));
+    struct v16 alpha = v16_exp_low(v16_sub(before, now));
     for (uint64_t k = 0; k < keys; k++) {
-        v16_store(s + k * PANEL, v16_exp(v16_sub(v16_load(s + k * PANEL), now)));
+        v16_store(s + k * PANEL, v16_exp_low(v16_sub(v16_load(s + k * PANEL), now)));
     }
     v16_store(p->sum + v * 16, v16_fma(v16_load(p->sum + v * 16), alpha, lane_sum(s, keys)));
     v16_store(p->max + v * 16, now);
     v16_store(p->alpha + v * 16, alpha);
 }
 
-/* One block of keys for one panel. */
+/* Keys of [key, key + keys) that the last column of the first `vectors` vectors sees; no column of them sees more. */
+static uint64_t keys_seen(const struct panel *p, uint64_t vectors, uint64_t key, uint64_t keys)
+{
+    uint64_t columns = vectors * 16 < p->columns ? vectors * 16 : p->columns;
+    uint64_t last = (uint64_t)p->position[columns - 1];
+    return last < key ? 0 : last + 1 - key < keys ? last + 1 - key : keys;
+}
+
+/* One block of keys for one panel. The second vector's columns may see keys that the first one's do not. */
 static void panel_block(const struct forward *f, struct panel *p, uint64_t key, uint64_t keys)
 {
-    uint64_t last = (uint64_t)p->position[p->columns - 1];
-    if (last < key) {
-        return;
+    uint64_t row = block_row(f->dim), share = (GROUP + f->panels - 1) / f->panels;
+    uint64_t fetch = (uint64_t)(p - f->panel) * (BLOCK / GROUP) * share;
+    uint64_t both = keys_seen(p, 1, key, keys), all = keys_seen(p, p->vectors, key, keys);
+    for (uint64_t i = 0; i < all; i += GROUP, fetch += share) {
+        fetch_ahead(&f->next_k, fetch, share, f->dim);
+        fetch_ahead(&f->next_v, fetch, share, f->dim);
+        uint64_t skip = i < both ? 0 : 16;
+        struct product s = { .a = f->k + i * row, .a_row = row, .b = p->q + skip, .b_k = PANEL,
+                             .c = f->scores + i * PANEL + skip, .c_row = PANEL, .k = f->dim };
+        group_rows(&s, p->vectors * 16 - skip, START_ZERO);
     }
-    keys = last + 1 - key < keys ? last + 1 - key : keys;
-    uint64_t row = block_row(f->dim);
-    for (uint64_t i = 0; i < keys; i += GROUP) {
-        struct product s = { .a = f->k + i * row, .a_row = row, .b = p->q, .b_k = PANEL, .c = f->scores + i * PANEL,
-                             .c_row = PANEL, .k = f->dim };
-        group_rows(&s, p->vectors * 16, START_ZERO);
+    if (both > 0) {
+        panel_softmax(f, p, 0, key, both);
     }
-    for (uint64_t v = 0; v < p->vectors; v++) {
-        panel_softmax(f, p, v, key, keys);
+    if (p->vectors > 1 && all > 0) {
+        panel_softmax(f, p, 1, key, all);
     }
-    for (uint64_t i = 0; i < f->dim; i += GROUP) {
+    for (uint64_t i = 0; i < f->dim && all > 0; i += GROUP) {
         struct product o = { .a = f->v + i, .a_k = row, .b = f->scores, .b_k = PANEL, .c = p->o + i * PANEL,
-                             .c_row = PANEL, .k = keys, .factor = p->alpha };
-        group_columns(&o, p->vectors * 16, START_SCALED);
+                             .c_row = PANEL, .k = both, .factor = p->alpha };
+        if (both > 0) {
+            group_columns(&o, p->vectors * 16, START_SCALED);
+        }
+        if (all > both) {
+            o.a += both * row;
+            o.b += both * PANEL + 16;
+            o.c += 16;
+            o.k = all - both;
+            o.factor += 16;
+            group_columns(&o, 16, both > 0 ? START_C : START_SCALED);
+        }
     }
 }
 
@@ -394,9 +433,12 @@ static void forward(const struct attention_task *t)
     BUG_IF(next > t->scratch + ATTENTION_SCRATCH_FLOATS);
     uint64_t keys_all = a->first + (end - 1) / f.group + 1;
     for (uint64_t key = 0; key < keys_all; key += BLOCK) {
-        uint64_t keys = keys_all - key < BLOCK ? keys_all - key : BLOCK;
-        copy_block(f.k, a->k + key * a->ldk + t->kv_head * f.dim, a->ldk, keys, f.dim, 1.0f);
-        copy_block(f.v, a->v + key * a->ldk + t->kv_head * f.dim, a->ldk, keys, f.dim, 1.0f);
+        uint64_t keys = keys_all - key < BLOCK ? keys_all - key : BLOCK, at = key * a->ldk + t->kv_head * f.dim;
+        uint64_t left = keys_all - key - keys, next_at = at + BLOCK * a->ldk;
+        copy_block(f.k, a->k + at, a->ldk, keys, f.dim, 1.0f);
+        copy_block(f.v, a->v + at, a->ldk, keys, f.dim, 1.0f);
+        f.next_k = (struct ahead){ a->k + next_at, a->ldk, left < BLOCK ? left : BLOCK };
+        f.next_v = (struct ahead){ a->v + next_at, a->ldk, left < BLOCK ? left : BLOCK };
         for (uint64_t p = 0; p < f.panels; p++) {
             panel_block(&f, &f.panel[p], key, keys);
         }
@@ -408,17 +450,19 @@ static void forward(const struct attention_task *t)
 
 /* ---- backward ---- */
 
-static void row_dot(const struct attention_task *t, uint64_t head, uint64_t begin, uint64_t end)
+static void row_dot(const struct attention_task *t, uint64_t begin, uint64_t end)
 {
     const struct attention *a = t->a;
     for (uint64_t r = begin; r < end; r++) {
-        const float *o = a->o + r * a->ldo + head * a->head_dim, *d_o = t->g->d_o + r * a->ldo + head * a->head_dim;
-        struct v16 sum = v16_zero();
-        for (uint64_t d = 0; d < a->head_dim; d += 16) {
-            uint32_t n = a->head_dim - d < 16 ? (uint32_t)(a->head_dim - d) : 16u;
-            sum = v16_fma(v16_load_n(d_o + d, n), v16_load_n(o + d, n), sum);
+        for (uint64_t h = 0; h < a->heads; h++) {
+            const float *o = a->o + r * a->ldo + h * a->head_dim, *d_o = t->g->d_o + r * a->ldo + h * a->head_dim;
+            struct v16 sum = v16_zero();
+            for (uint64_t d = 0; d < a->head_dim; d += 16) {
+                uint32_t n = a->head_dim - d < 16 ? (uint32_t)(a->head_dim - d) : 16u;
+                sum = v16_fma(v16_load_n(d_o + d, n), v16_load_n(o + d, n), sum);
+            }
+            t->g->row_dot[h * a->rows + r] = v16_sum(sum);
         }
-        t->g->row_dot[head * a->rows + r] = v16_sum(sum);
     }
 }
 
@@ -437,13 +481,16 @@ struct backward {
 struct step {
     uint64_t head, query, rows;
     bool diagonal; /* the block's own keys: a query sees only some */
+    struct ahead next_q, next_d_o, next_dq;
 };
 
 /* c[i][key] = chain over d of a[i][d] columns[d][key], only where some pair of a group and a panel is seen. */
 static void pair_products(const struct backward *b, const struct step *s, const float *a, const float *columns, float *c)
 {
+    const struct ahead *next = c == b->p ? &s->next_q : &s->next_d_o;
     for (uint64_t n = 0; n < BLOCK; n += PANEL) {
         for (uint64_t i = s->diagonal ? n : 0; i < s->rows; i += GROUP) {
+            fetch_ahead(next, n / PANEL * PANEL + i / 2, GROUP / 2, b->dim);
             struct product x = { .a = a + i * b->row, .a_row = b->row, .b = columns + n * b->dim, .b_k = PANEL,
                                  .c = c + i * BLOCK + n, .c_row = BLOCK, .k = b->dim };
             group_rows(&x, PANEL, START_ZERO);
@@ -465,7 +512,7 @@ static void weights(const struct backward *b, const struct step *s)
         uint64_t end = s->diagonal && i < PANEL ? PANEL : BLOCK;
         for (uint64_t n = 0; n < end; n += 16) {
             float *p = b->p + i * BLOCK + n, *ds = b->ds + i * BLOCK + n;
-            struct v16 weight = v16_exp(v16_sub(v16_load(p), row_lse));
+            struct v16 weight = v16_exp_low(v16_sub(v16_load(p), row_lse)); /* never much above 1 */
             struct v16 slope = v16_mul(weight, v16_sub(v16_load(ds), row_dot_));
             if (s->diagonal) {
                 struct m16 seen = v16_le(v16_add(v16_load(first), v16_set1((float)n)), v16_set1((float)i));
@@ -496,21 +543,27 @@ static void key_gradients(const struct backward *b, const struct step *s)
     }
 }
 
-/* dq of this step's queries: the chains go on over the task's keys. */
+/* dq of this step's queries: the chains go on over the task's keys. In place where whole vectors and groups fit. */
 static void query_gradients(const struct backward *b, const struct step *s)
 {
     const struct attention *a = b->t->a;
     float *dq = b->t->g->dq + s->query * a->ldq + s->head * b->dim;
-    if (b->key > 0) {
+    bool in_place = b->dim % PANEL == 0 && s->rows % GROUP == 0;
+    if (!in_place && b->key > 0) {
         copy_block(b->dq, dq, a->ldq, s->rows, b->dim, 1.0f);
     }
+    float *c = in_place ? dq : b->dq;
+    uint64_t c_row = in_place ? a->ldq : b->row;
     for (uint64_t i = 0; i < s->rows; i += GROUP) {
+        fetch_ahead(&s->next_dq, i, GROUP, b->dim);
         uint64_t keys = s->diagonal && i + GROUP < b->keys ? i + GROUP : b->keys;
-        struct product x = { .a = b->ds + i * BLOCK, .a_row = BLOCK, .b = b->k_rows, .b_k = b->row,
-                             .c = b->dq + i * b->row, .c_row = b->row, .k = keys };
+        struct product x = { .a = b->ds + i * BLOCK, .a_row = BLOCK, .b = b->k_rows, .b_k = b->row, .c = c + i * c_row,
+                             .c_row = c_row, .k = keys };
         group_rows(&x, b->row - 16, b->key > 0 ? START_C : START_ZERO);
     }
-    store_block(b->dq, dq, a->ldq, s->rows, b->dim);
+    if (!in_place) {
+        store_block(b->dq, dq, a->ldq, s->rows, b->dim);
+    }
 }
 
 static void wait_until(const _Atomic uint32_t *progress, uint32_t value)
@@ -543,6 +596,47 @@ static void pack_keys(const struct backward *b)
     copy_block(b->k_rows, k, a->ldk, b->keys, b->dim, a->scale);
 }
 
+/* The step at query block `block` of head `head`, and what to fetch meanwhile: the rows of the next step, and in the last
+ * one the places of dk and dv. */
+static struct step step_at(const struct backward *b, uint64_t head, uint64_t block)
+{
+    const struct attention *a = b->t->a;
+    const struct attention_grad *g = b->t->g;
+    uint64_t query = block * BLOCK, left = a->rows - query, rows = left < BLOCK ? left : BLOCK;
+    struct step s = { .head = head, .query = query, .rows = rows, .diagonal = query == b->key };
+    uint64_t group = a->heads / a->kv_heads, next_head = left > rows ? head : head + 1;
+    if (next_head < (b->t->kv_head + 1) * group) {
+        uint64_t next = left > rows ? query + BLOCK : b->key;
+        uint64_t next_rows = a->rows - next < BLOCK ? a->rows - next : BLOCK;
+        uint64_t q = next * a->ldq + next_head * b->dim, o = next * a->ldo + next_head * b->dim;
+        s.next_q = (struct ahead){ a->q + q, a->ldq, next_rows };
+        s.next_d_o = (struct ahead){ g->d_o + o, a->ldo, next_rows };
+        s.next_dq = (struct ahead){ g->dq + q, a->ldq, next_rows };
+    } else {
+        uint64_t at = b->key * a->ldk + b->t->kv_head * b->dim;
+        s.next_q = (struct ahead){ g->dk + at, a->ldk, b->keys };
+        s.next_d_o = (struct ahead){ g->dv + at, a->ldk, b->keys };
+    }
+    return s;
+}
+
+/* `done` is the number of the step. */
+static void step_run(const struct backward *b, const struct step *s, uint32_t done)
+{
+    const struct attention *a = b->t->a;
+    copy_block(b->q, a->q + s->query * a->ldq + s->head * b->dim, a->ldq, s->rows, b->dim, a->scale);
+    copy_block(b->d_o, b->t->g->d_o + s->query * a->ldo + s->head * b->dim, a->ldo, s->rows, b->dim, 1.0f);
+    pair_products(b, s, b->q, b->k_columns, b->p);
+    pair_products(b, s, b->d_o, b->v_columns, b->ds);
+    weights(b, s);
+    key_gradients(b, s);
+    if (b->t->before != NULL) {
+        wait_until(b->t->before, done);
+    }
+    query_gradients(b, s);
+    atomic_store_explicit(b->t->mine, done, memory_order_release);
+}
+
 static void backward(const struct attention_task *t)
 {
     const struct attention *a = t->a;
@@ -566,20 +660,8 @@ static void backward(const struct attention_task *t)
     }
     for (uint64_t h = 0; h < group; h++) {
         for (uint64_t i = t->block; i < blocks; i++) {
-            struct step s = { t->kv_head * group + h, i * BLOCK, 0, i == t->block };
-            s.rows = a->rows - s.query < BLOCK ? a->rows - s.query : BLOCK;
-            copy_block(b.q, a->q + s.query * a->ldq + s.head * dim, a->ldq, s.rows, dim, a->scale);
-            copy_block(b.d_o, t->g->d_o + s.query * a->ldo + s.head * dim, a->ldo, s.rows, dim, 1.0f);
-            pair_products(&b, &s, b.q, b.k_columns, b.p);
-            pair_products(&b, &s, b.d_o, b.v_columns, b.ds);
-            weights(&b, &s);
-            key_gradients(&b, &s);
-            uint32_t done = (uint32_t)(h * blocks + i + 1);
-            if (t->before != NULL) {
-                wait_until(t->before, done);
-            }
-            query_gradients(&b, &s);
-            atomic_store_explicit(t->mine, done, memory_order_release);
+            struct step s = step_at(&b, t->kv_head * group + h, i);
+            step_run(&b, &s, (uint32_t)(h * blocks + i + 1));
         }
     }
     store_block(b.dk, t->g->dk + b.key * a->ldk + t->kv_head * dim, a->ldk, b.keys, dim);

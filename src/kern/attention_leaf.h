@@ -30,8 +30,8 @@ struct attention_task {
 struct attention_leaves {
     /* o and lse of one block of columns. */
     void (*forward)(const struct attention_task *t);
-    /* row_dot[h][begin, end): the sum of d_o * o, 16 lanes. */
-    void (*row_dot)(const struct attention_task *t, uint64_t head, uint64_t begin, uint64_t end);
+    /* row_dot[all heads][begin, end): the sum of d_o * o, 16 lanes. */
+    void (*row_dot)(const struct attention_task *t, uint64_t begin, uint64_t end);
     /* dk and dv of one key block, and its term of dq of every query that sees it. */
     void (*backward)(const struct attention_task *t);
 };

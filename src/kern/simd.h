@@ -46,6 +46,12 @@
 #include "kern/simd_scalar.h"
 #endif
 
+/* Ask for the cache line at p to come near; no effect on any result, also when p is not a valid address. */
+V16_INLINE void v16_prefetch(const float *p)
+{
+    __builtin_prefetch(p, 0, 2);
+}
+
 V16_INLINE struct v16 v16_abs(struct v16 v)
 {
     return v16_from_bits(v16i_and(v16_bits(v), v16i_set1(0x7fffffff)));

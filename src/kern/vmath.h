@@ -8,13 +8,13 @@
 #define VMATH_LN2_HI 0x1.62e430p-1f   /* ln 2 rounded to fp32 */
 #define VMATH_LN2_LO -0x1.05c610p-29f /* what is missing */
 
-/* e^x, at most 1 ulp. x < -87.3 gives 0 (the result would be close to denormal), x > 88.72283 gives +inf, exp(+-0) = 1.
- * n = round(x / ln 2) by the magic addend, r = x - n ln 2 in two steps (the first is exact), e^r = 1 + r + r^2 Q(r). */
-V16_INLINE struct v16 v16_exp(struct v16 x)
+/* e^r for the r of x = n ln 2 + r, |r| <= ln 2 / 2; *shifted = n + 1.5 * 2^23 for v16_scale_exponent. n = round(x / ln 2) by
+ * the magic addend, r in two steps (the first is exact), e^r = 1 + r + r^2 Q(r). */
+V16_INLINE struct v16 vmath_exp_fraction(struct v16 x, struct v16 *shifted)
 {
-    const struct v16 magic = v16_set1(0x1.8p23f);
-    struct v16 shifted = v16_fma(x, v16_set1(0x1.715476p0f), magic);
-    struct v16 n = v16_sub(shifted, magic);
+    const struct v16 magic = v16_set1(0x1.8p23f), one = v16_set1(1.0f);
+    *shifted = v16_fma(x, v16_set1(0x1.715476p0f), magic);
+    struct v16 n = v16_sub(*shifted, magic);
     struct v16 r = v16_fnma(n, v16_set1(VMATH_LN2_HI), x);
     r = v16_fnma(n, v16_set1(VMATH_LN2_LO), r);
     struct v16 p = v16_set1(0x1.6a242cp-10f);
@@ -22,12 +22,26 @@ V16_INLINE struct v16 v16_exp(struct v16 x)
     p = v16_fma(p, r, v16_set1(0x1.5558f2p-5f));
     p = v16_fma(p, r, v16_set1(0x1.555492p-3f));
     p = v16_fma(p, r, v16_set1(0x1.fffffcp-2f));
-    p = v16_fma(p, r, v16_set1(1.0f));
-    p = v16_fma(p, r, v16_set1(1.0f));
+    p = v16_fma(p, r, one);
+    return v16_fma(p, r, one);
+}
+
+/* e^x, at most 1 ulp. x < -87.3 gives 0 (the result would be close to denormal), x > 88.72283 gives +inf, exp(+-0) = 1. */
+V16_INLINE struct v16 v16_exp(struct v16 x)
+{
+    struct v16 shifted, p = vmath_exp_fraction(x, &shifted);
     p = v16_scale_exponent(p, shifted);
     p = v16_select(v16_lt(x, v16_set1(-87.3f)), v16_zero(), p);
     p = v16_select(v16_lt(v16_set1(88.72283f), x), v16_set1(__builtin_inff()), p);
     return v16_select(v16_eq(x, x), p, x);
+}
+
+/* The same bits as v16_exp for x <= 88 and NaN, for less; not defined above. A product keeps NaN what it is. */
+V16_INLINE struct v16 v16_exp_low(struct v16 x)
+{
+    struct v16 shifted, p = vmath_exp_fraction(x, &shifted);
+    p = v16_mul(p, v16_scale_exponent(v16_set1(1.0f), shifted));
+    return v16_select(v16_lt(x, v16_set1(-87.3f)), v16_zero(), p);
 }
 
 /* Natural logarithm, at most 1 ulp for normal x > 0; 0 (and denormals) give -inf, +inf gives +inf, x < 0 gives NaN.

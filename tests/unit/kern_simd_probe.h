@@ -24,6 +24,7 @@ enum probe_op {
     PROBE_MAX_LANES,
     PROBE_SHIFTS,
     PROBE_EXP,
+    PROBE_EXP_LOW, /* of min(a, 88) */
     PROBE_LOG,
     PROBE_TANH,
     PROBE_SIGMOID,

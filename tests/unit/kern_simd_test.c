@@ -222,6 +222,25 @@ static void functions_are_within_ulps_of_double_libm(void **state)
     check_worst("sigmoid", worst(PROBE_SIGMOID, sigmoid, -80.0, 80.0), 3.0);
 }
 
+static void exp_low_is_exp_up_to_88(void **state)
+{
+    (void)state;
+    pool_set_float_mode();
+    for (uint64_t i = 0; i < 100000; i++) {
+        float x[16], want[16], got[16];
+        for (uint64_t l = 0; l < 16; l++) {
+            x[l] = number(16 * i + l);
+            x[l] = x[l] > 88.0f ? -x[l] : x[l];
+        }
+        const struct probe *best = HAVE_AVX512 ? &probe_avx512 : HAVE_AVX2 ? &probe_avx2 : &probe_scalar;
+        best->apply(PROBE_EXP, x, x, x, want);
+        best->apply(PROBE_EXP_LOW, x, x, x, got);
+        for (int l = 0; l < 16; l++) {
+            assert_true(same(want[l], got[l]));
+        }
+    }
+}
+
 static void functions_are_sane_at_the_ends(void **state)
 {
     (void)state;
@@ -246,6 +265,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(partial_loads_and_stores_leave_the_rest_alone),
     cmocka_unit_test(fixed_point_rounds_to_even_and_reports_overflow),
     cmocka_unit_test(functions_are_within_ulps_of_double_libm),
+    cmocka_unit_test(exp_low_is_exp_up_to_88),
     cmocka_unit_test(functions_are_sane_at_the_ends),
 };
 TEST_MAIN(tests)
