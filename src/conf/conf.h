@@ -22,14 +22,14 @@ struct conf {
     uint64_t seq_length;
     /* batch and length of the run */
     uint64_t global_batch_size, micro_batch_size, gradient_accumulation_steps; /* all resolved, global = micro x acc */
-    uint64_t max_steps;       /* resolved, also from num_train_epochs when that is given */
+    uint64_t max_steps;       /* 0 until train/ derives it, when num_train_epochs is given */
     double num_train_epochs;  /* 0: not given */
     uint64_t seed, data_seed; /* data_seed defaults to seed */
     /* optimizer */
     double learning_rate, min_lr, weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
     enum schedule lr_scheduler_type;
-    double warmup_steps; /* a whole number, or a fraction of max_steps below 1 */
-    uint64_t lr_decay_steps;  /* 0 on input: max_steps */
+    double warmup_steps;      /* a whole number, or a fraction of max_steps below 1 */
+    uint64_t lr_decay_steps;  /* max_steps unless given; 0 where the schedule does not decay */
     uint64_t wsd_decay_steps; /* last steps of a WSD schedule that decay */
     /* evaluation, logging, saving */
     uint64_t eval_steps, eval_iters, logging_steps, save_steps, save_total_limit; /* 0: never / all */
@@ -41,16 +41,28 @@ struct conf {
     /* execution: changes no bit */
     uint64_t threads; /* 0: the cores this process may use */
     /* identity of the arithmetic */
-    uint64_t tp_grain, grad_unit; /* resolved */
-    int64_t grad_scale_log2;      /* resolved */
+    uint64_t tp_grain, grad_unit; /* 0 on input: automatic; train/ derives them */
+    int64_t grad_scale_log2;      /* the same */
 
     struct conf_values *values; /* the table's view: every value with its origin (keys.c) */
 };
 
-/* Build from an optional file and `--key value` / `--key=value` arguments. All errors are collected in `f`; returns
- * ERR_USAGE when there is one. On success `c` is complete and consistent; conf_release frees it in any case. */
+/* Build from an optional file (path NULL: none) and `--key value` / `--key=value` arguments (argv[0] is the first of
+ * them, not the command's name). All errors are collected in `f`; returns ERR_USAGE when there is one, with an empty
+ * err_message(): the findings say it all, so print them. On success `c` is complete and consistent but for what the
+ * rules of train/ set with conf_derive: max_steps is 0 when num_train_epochs was given, and 0 stands for automatic in
+ * tp_grain, grad_unit and grad_scale_log2. conf_release frees it in any case. */
 MUST_USE enum err conf_load(struct conf *c, const char *path, int argc, char **argv, struct findings *f);
 void conf_release(struct conf *c);
+
+/* For what only the data or the model can say (max_steps from num_train_epochs, tp_grain, grad_unit, grad_scale_log2):
+ * set a whole number, say in words what it came from, and resolve what follows. Then conf_check asks the rules again.
+ */
+MUST_USE enum err conf_derive(struct conf *c, const char *key, uint64_t value, const char *from);
+MUST_USE enum err conf_check(const struct conf *c, struct findings *f);
+/* Warm-up in whole optimizer steps: a share of max_steps is rounded up, after taking off what only rounding of the
+ * product added (0.07 of 100 is 7). */
+uint64_t conf_warmup_steps(const struct conf *c);
 
 /* "key: value   # origin" for every key, in table order: what is printed at the start. */
 MUST_USE enum err conf_print(const struct conf *c, struct buf *out);

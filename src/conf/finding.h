@@ -10,12 +10,15 @@ enum finding_level { FINDING_ERROR, FINDING_WARNING };
 struct finding {
     enum finding_level level;
     char *text; /* "file:line:col: error: ..." with the hint on a second line */
+    char *file; /* the place again, for sorting; NULL: the command line */
+    int line, col;
 };
 
 struct findings {
     struct finding *list;
     size_t count, capacity;
-    size_t errors;
+    size_t errors;   /* all, also those not kept */
+    size_t not_kept; /* above the limit of 200 or out of memory: counted only */
 };
 
 /* Where a value came from. file NULL: the command line (line = argument number) or a default. */

@@ -16,14 +16,14 @@ struct model_conf {
     uint64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
     uint64_t positions; /* max_position_embeddings or n_positions */
     double norm_eps;
-    double rope_theta;        /* llama */
-    double initializer_range; /* standard deviation of fresh weights */
-    bool tied;                /* the head is the embedding */
+    double rope_theta;                  /* llama */
+    double initializer_range;           /* standard deviation of fresh weights */
+    bool tied;                          /* the head is the embedding */
     int64_t bos_token_id, eos_token_id; /* -1: none */
 };
 
-/* Read a config.json text (also YAML, as the inline `model:` block is). Every field that changes the arithmetic is used or
- * refused; nothing is ignored silently. Findings name file:line:col. */
+/* Read a config.json text (also YAML, as the inline `model:` block is). Every field that changes the arithmetic is used
+ * or refused; nothing is ignored silently. Findings name file:line:col. */
 MUST_USE enum err model_conf_parse(struct model_conf *m, const char *name, const char *text, size_t bytes,
                                    struct findings *f);
 /* Read FOLDER/config.json. */

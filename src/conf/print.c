@@ -1,0 +1,306 @@
+/* Why this exists: the table of keys as text: what a run was started with and where each value came from, the file that
+ * starts it again, the help, the reference page, and the digest of what may change a result. */
+#include "conf/conf_int.h"
+
+#include "base/hash.h"
+
+#define ORIGIN_COLUMN 48
+
+static enum err print_origin(const struct conf_value *v, struct buf *out)
+{
+    if (!v->given) {
+        return v->derived != NULL ? buf_printf(out, "derived from %s", v->derived) : buf_add_string(out, "default");
+    }
+    if (v->at.file == NULL) {
+        return buf_add_string(out, "command line");
+    }
+    return buf_printf(out, "%s:%d", v->at.file, v->at.line);
+}
+
+static enum err print_model(const struct conf *c, struct buf *out)
+{
+    const struct model_conf *m = &c->model;
+    if (!c->has_model) {
+        return buf_add_string(out, "null");
+    }
+    return buf_printf(
+        out,
+        "%s%s%s, %llu layers, width %llu, %llu heads (%llu key/value) of %llu, MLP %llu, vocabulary %llu, %s, %llu "
+        "parameters",
+        c->model_path != NULL ? c->model_path : "", c->model_path != NULL ? ": " : "",
+        m->family == FAMILY_GPT2 ? "gpt2" : "llama", (unsigned long long)m->layers, (unsigned long long)m->hidden,
+        (unsigned long long)m->heads, (unsigned long long)m->kv_heads, (unsigned long long)m->head_dim,
+        (unsigned long long)m->ffn, (unsigned long long)m->vocab, m->tied ? "tied" : "untied",
+        (unsigned long long)model_conf_parameters(m));
+}
+
+enum err conf_print(const struct conf *c, struct buf *out)
+{
+    for (size_t i = 0; i < conf_key_count; i++) {
+        const struct conf_key *key = &conf_keys[i];
+        size_t start = out->bytes;
+        TRY(buf_printf(out, "%s: ", key->name));
+        TRY(key->type == KEY_MODEL ? print_model(c, out) : conf_write_value(c, key, out));
+        int pad = ORIGIN_COLUMN - (int)(out->bytes - start);
+        TRY(buf_printf(out, "%*s  # ", pad > 0 ? pad : 0, ""));
+        TRY(print_origin(&c->values->list[i], out));
+        TRY(buf_add_string(out, "\n"));
+    }
+    return OK;
+}
+
+/* A model folder stays a path (its weights belong to the run); anything else is written out. */
+static enum err save_model(const struct conf *c, struct buf *out)
+{
+    if (!c->has_model) {
+        return buf_add_string(out, "model: null\n");
+    }
+    if (c->model_path != NULL) {
+        TRY(buf_add_string(out, "model: "));
+        TRY(buf_add_json_string(out, c->model_path, strlen(c->model_path)));
+        return buf_add_string(out, "\n");
+    }
+    struct buf json = { 0 };
+    enum err err = OK;
+    TRY_OUT(model_conf_write(&c->model, &json));
+    TRY_OUT(buf_add_string(out, "model:\n"));
+    for (const char *line = json.data; line != NULL && *line != '\0';) { /* JSON is YAML: indented it is a block */
+        size_t bytes = strcspn(line, "\n");
+        TRY_OUT(buf_printf(out, "  %.*s\n", (int)bytes, line));
+        line += bytes + (line[bytes] == '\n');
+    }
+out:
+    buf_release(&json);
+    return err;
+}
+
+enum err conf_save(const struct conf *c, struct buf *out)
+{
+    for (size_t i = 0; i < conf_key_count; i++) {
+        const struct conf_key *key = &conf_keys[i];
+        if (key->section != NULL) {
+            TRY(buf_printf(out, "%s# %s\n", i > 0 ? "\n" : "", key->section));
+        }
+        if (key->type == KEY_MODEL) {
+            TRY(save_model(c, out));
+            continue;
+        }
+        const struct conf_value *v = &c->values->list[i];
+        /* Both lengths may be known by now; one of them was asked for. */
+        bool other = strcmp(key->name, "max_steps") == 0 && conf_value(c, "num_train_epochs")->has;
+        TRY(buf_printf(out, "%s: ", key->name));
+        TRY(other ? buf_add_string(out, "null") : conf_write_value(c, key, out));
+        TRY(buf_add_string(out, v->derived != NULL && v->has && !v->given ? "  # derived\n" : "\n"));
+    }
+    return OK;
+}
+
+/* ---- help ---- */
+
+static const char *type_name(const struct conf_key *key)
+{
+    static const char *const names[] = {
+        [KEY_WHOLE] = "whole number",    [KEY_SIGNED] = "whole number", [KEY_REAL] = "number",
+        [KEY_FLAG] = "true or false",    [KEY_TEXT] = "text",           [KEY_PATH] = "path",
+        [KEY_OUT_PATH] = "path",         [KEY_SCHEDULE] = "name",       [KEY_REPORT] = "name",
+        [KEY_MODEL] = "mapping or path",
+    };
+    return names[key->type];
+}
+
+static enum err help_range(const struct conf_key *key, struct buf *out)
+{
+    if (key->type == KEY_REAL) {
+        return buf_printf(out, "%s%s, %s%s", key->low_open ? "(" : "[", scalar_write_real(key->low).text,
+                          scalar_write_real(key->high).text, key->high_open ? ")" : "]");
+    }
+    if (key->type != KEY_WHOLE && key->type != KEY_SIGNED) {
+        return OK;
+    }
+    if ((key->most & (key->most - 1)) == 0 && key->most > 4096) {
+        return buf_printf(out, "[%llu, 2^%d]", (unsigned long long)key->least, __builtin_ctzll(key->most));
+    }
+    if (key->most == INT64_MAX) {
+        return buf_printf(out, "[%llu, 2^63 - 1]", (unsigned long long)key->least);
+    }
+    return buf_printf(out, "[%llu, %llu]", (unsigned long long)key->least, (unsigned long long)key->most);
+}
+
+static enum err help_plain(const struct conf_key *key, struct buf *out)
+{
+    if (key->section != NULL) {
+        TRY(buf_printf(out, "\n%s\n", key->section));
+    }
+    TRY(buf_printf(out, "  --%s  (%s", key->name, type_name(key)));
+    size_t before = out->bytes;
+    TRY(buf_add_string(out, " "));
+    TRY(help_range(key, out));
+    if (out->bytes == before + 1) {
+        out->data[--out->bytes] = '\0';
+    }
+    TRY(buf_printf(out, "%s%s; default: %s)\n      %s\n", key->unit != NULL ? ", " : "",
+                   key->unit != NULL ? key->unit : "", key->fallback != NULL ? key->fallback : key->none, key->help));
+    return key->aliases != NULL ? buf_printf(out, "      also: %s\n", key->aliases) : OK;
+}
+
+static enum err code_words(const char *names, struct buf *out)
+{
+    for (const char *p = names; p != NULL && *p != '\0';) {
+        size_t n = strcspn(p, " ");
+        TRY(buf_printf(out, "%s`%.*s`", p != names ? ", " : "", (int)n, p));
+        p += n + (p[n] == ' ');
+    }
+    return OK;
+}
+
+static enum err help_row(const struct conf_key *key, struct buf *out)
+{
+    if (key->section != NULL) {
+        TRY(buf_printf(
+            out, "\n## %s\n\n| key | type | range | unit | default | meaning | also |\n|---|---|---|---|---|---|---|\n",
+            key->section));
+    }
+    TRY(buf_printf(out, "| `%s` | %s | ", key->name, type_name(key)));
+    TRY(help_range(key, out));
+    TRY(buf_printf(out, " | %s | ", key->unit != NULL ? key->unit : ""));
+    TRY(key->fallback != NULL ? buf_printf(out, "`%s`", key->fallback) : buf_add_string(out, key->none));
+    TRY(buf_printf(out, " | %s | ", key->help));
+    TRY(code_words(key->aliases, out));
+    return buf_add_string(out, " |\n");
+}
+
+static enum err help_foreign(struct buf *out)
+{
+    TRY(buf_add_string(
+        out, "\n"
+             "## Keys of other systems\n"
+             "\n"
+             "These are known and refused, unless their value asks for nothing. None is ignored.\n"
+             "\n"
+             "| key | accepted | why |\n"
+             "|---|---|---|\n"));
+    for (size_t i = 0; i < conf_foreign_count; i++) {
+        const struct conf_foreign *k = &conf_foreign[i];
+        TRY(buf_add_string(out, "| "));
+        TRY(code_words(k->names, out));
+        TRY(buf_add_string(out, " | "));
+        for (const char *p = k->neutral; *p != '\0';) {
+            size_t n = strcspn(p, "|");
+            TRY(buf_printf(out, "%s`%.*s`", p != k->neutral ? ", " : "", (int)n, p));
+            p += n + (p[n] == '|');
+        }
+        TRY(buf_printf(out, "%s | %s%s%s |\n", k->neutral[0] == '\0' ? "nothing" : "", k->why,
+                       k->instead != NULL ? "; " : "", k->instead != NULL ? k->instead : ""));
+    }
+    return OK;
+}
+
+static const char markdown_head[] =
+    "# Configuration\n"
+    "\n"
+    "This page is made from the table in `src/conf/keys.c`; `unit_conf` fails when it is stale\n"
+    "(`INVAR_ACCEPT=1 build/unit_conf reference_page` writes it again).\n"
+    "\n"
+    "A configuration is one YAML file (JSON is YAML), and `--key value` or `--key=value` on the command line, which "
+    "goes before\n"
+    "the file. A key of a mapping is written with dots: `--model.hidden_size 64`. `-` and `_` are the same in a name.\n"
+    "Every value has one type and is read strictly: `\"8\"` is a text, `010`, `1_000`, `yes` and `.inf` are errors, "
+    "`1e-4` is a\n"
+    "number. Anchors, tags, duplicate keys, further documents and tabs that indent are errors. `null` stands for a "
+    "value that is\n"
+    "not given, where there is such a thing. All errors are reported at once, with file, line and column. Two "
+    "spellings of one\n"
+    "key with different values are an error. Paths are relative to the current folder; nothing is expanded in them.\n";
+
+enum err conf_help(struct buf *out, bool markdown)
+{
+    if (!markdown) {
+        TRY(buf_add_string(out, "Configuration keys, in CONFIG.yaml as `key: value` or here as `--key value`:\n"));
+        for (size_t i = 0; i < conf_key_count; i++) {
+            TRY(help_plain(&conf_keys[i], out));
+        }
+        return OK;
+    }
+    TRY(buf_add_string(out, markdown_head));
+    for (size_t i = 0; i < conf_key_count; i++) {
+        TRY(help_row(&conf_keys[i], out));
+    }
+    TRY(buf_add_string(out, "\n## Fields of the model\n\n"));
+    TRY(model_conf_help(out));
+    TRY(buf_add_string(out, "\n## Rules\n\nWhat must hold between values.\n\n"));
+    TRY(conf_rules_help(out));
+    return help_foreign(out);
+}
+
+/* ---- digest ---- */
+
+struct digest_text {
+    char text[4096]; /* identity fields are numbers and names of a few characters: this is ample */
+    size_t used;
+};
+
+static void digest_add(struct digest_text *d, const char *name, const char *value)
+{
+    int n = snprintf(d->text + d->used, sizeof(d->text) - d->used, "%s=%s\n", name, value);
+    BUG_IF(n < 0 || (size_t)n >= sizeof(d->text) - d->used);
+    d->used += (size_t)n;
+}
+
+static void digest_whole(struct digest_text *d, const char *name, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+    digest_add(d, name, text);
+}
+
+static void digest_model(struct digest_text *d, const struct model_conf *m)
+{
+    digest_whole(d, "family", m->family);
+    digest_whole(d, "layers", m->layers);
+    digest_whole(d, "hidden", m->hidden);
+    digest_whole(d, "heads", m->heads);
+    digest_whole(d, "kv_heads", m->kv_heads);
+    digest_whole(d, "head_dim", m->head_dim);
+    digest_whole(d, "ffn", m->ffn);
+    digest_whole(d, "vocab", m->vocab);
+    digest_whole(d, "positions", m->positions);
+    digest_add(d, "norm_eps", scalar_write_real(m->norm_eps).text);
+    digest_add(d, "rope_theta", scalar_write_real(m->rope_theta).text);
+    digest_add(d, "initializer_range", scalar_write_real(m->initializer_range).text);
+    digest_whole(d, "tied", m->tied);
+}
+
+static void digest_value(struct digest_text *d, const struct conf *c, const struct conf_key *key)
+{
+    const char *field = (const char *)c + key->offset;
+    switch (key->type) {
+    case KEY_WHOLE:
+        digest_whole(d, key->name, *(const uint64_t *)(const void *)field);
+        return;
+    case KEY_SIGNED:
+        digest_whole(d, key->name, (uint64_t) * (const int64_t *)(const void *)field);
+        return;
+    case KEY_REAL:
+        digest_add(d, key->name, scalar_write_real(*(const double *)(const void *)field).text);
+        return;
+    case KEY_SCHEDULE:
+        digest_whole(d, key->name, *(const enum schedule *)(const void *)field);
+        return;
+    case KEY_MODEL:
+        digest_model(d, &c->model);
+        return;
+    default:
+        BUG_IF(true);
+    }
+}
+
+void conf_digest(const struct conf *c, char hex[33])
+{
+    struct digest_text d = { .used = 0 };
+    for (size_t i = 0; i < conf_key_count; i++) {
+        if (conf_keys[i].identity) {
+            digest_value(&d, c, &conf_keys[i]);
+        }
+    }
+    hash128_hex(d.text, d.used, hex);
+}
