@@ -168,10 +168,10 @@ enum err state_read_conf(const char *path, struct model_conf *out)
 static enum err state_whole(const json_t *root, const char *folder, const char *key, long long *out)
 {
     const json_t *value = json_object_get(root, key);
+    *out = json_integer_value(value);
     if (!json_is_integer(value)) {
         return FAIL(ERR_DATA, "%s/trainer_state.json: %s: a whole number was expected", folder, key);
     }
-    *out = json_integer_value(value);
     return OK;
 }
 

@@ -47,9 +47,11 @@ static void load_golden(struct golden *g, const char *name)
         { "grad_norms", 1, { STEPS }, g->grad_norms },
     };
     assert_ok(ckpt_read(g->ckpt, "golden.safetensors", tensors, 6));
-    for (size_t i = 0; i < BATCHES * SEQUENCES * LENGTH; i++) {
-        g->token[0][i] = (int32_t)token[i];
-        g->target[0][i] = (int32_t)target[i];
+    for (size_t b = 0; b < BATCHES; b++) {
+        for (size_t i = 0; i < SEQUENCES * LENGTH; i++) {
+            g->token[b][i] = (int32_t)token[b * SEQUENCES * LENGTH + i];
+            g->target[b][i] = (int32_t)target[b * SEQUENCES * LENGTH + i];
+        }
     }
 }
 
