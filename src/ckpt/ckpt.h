@@ -1,6 +1,7 @@
-/* Checkpoints: RUN/checkpoints/step-N/ with config.json, model.safetensors, tokenizer files (a Hugging Face model folder),
- * optimizer.safetensors, trainer_state.json and manifest.json with sizes and hashes, written last. Sees named tensors, no
- * layers. Written aside (step-N.tmp), fsynced, renamed, parent fsynced; then `latest` likewise. docs/formats.md. */
+/* Checkpoints: RUN/checkpoints/step-N/ with config.json, model.safetensors, tokenizer files (a Hugging Face model
+ * folder), optimizer.safetensors, trainer_state.json and manifest.json with sizes and hashes, written last. Sees named
+ * tensors, no layers. Written aside (step-N.tmp), fsynced, renamed, parent fsynced; then `latest` likewise.
+ * docs/formats.md. */
 #ifndef CKPT_CKPT_H
 #define CKPT_CKPT_H
 
@@ -37,18 +38,18 @@ struct ckpt_content {
     uint64_t state_hash; /* recorded in the manifest */
 };
 
-/* Save to `checkpoints`/step-N, read back and verified (also the state hash, from the tensors of model.safetensors, which
- * must be among the files). An existing step-N is replaced only after the new one is complete. Afterwards deletes the
- * oldest complete checkpoints beyond total_limit (0: keep all); checkpoints of later steps are neither counted nor
+/* Save to `checkpoints`/step-N, read back and verified (also the state hash, from the tensors of model.safetensors,
+ * which must be among the files). An existing step-N is replaced only after the new one is complete. Afterwards deletes
+ * the oldest complete checkpoints beyond total_limit (0: keep all); checkpoints of later steps are neither counted nor
  * deleted, but named in a warning. On error the previous checkpoints are as before. The process must ignore SIGXFSZ, so
  * that a limit on file sizes is an error and not a signal. */
 MUST_USE enum err ckpt_save(const char *checkpoints, const struct ckpt_content *c, uint64_t total_limit);
 
 struct ckpt; /* an open checkpoint: verified manifest, mapped tensor files */
 
-/* `path`: a step folder, or a run folder or its checkpoints folder (the newest complete step: `latest` is a hint that is
- * never trusted alone). A folder without manifest.json but with model.safetensors (a model from elsewhere) opens too, without
- * hashes. Reports what is wrong with file and numbers (ERR_DATA). */
+/* `path`: a step folder, or a run folder or its checkpoints folder (the newest complete step: `latest` is a hint that
+ * is never trusted alone). A folder without manifest.json but with model.safetensors (a model from elsewhere) opens
+ * too, without hashes. Reports what is wrong with file and numbers (ERR_DATA). */
 MUST_USE enum err ckpt_open(struct ckpt **out, const char *path);
 void ckpt_close(struct ckpt *c);
 const char *ckpt_folder(const struct ckpt *c);
@@ -56,10 +57,10 @@ uint64_t ckpt_step(const struct ckpt *c);      /* 0 for a foreign model */
 bool ckpt_has_manifest(const struct ckpt *c);
 uint64_t ckpt_state_hash(const struct ckpt *c); /* as recorded */
 bool ckpt_has_file(const struct ckpt *c, const char *file);
-/* Fill all `tensors` from one tensor file: names and shapes must match exactly; missing, additional and misshaped tensors
- * are all listed in one error. A tensor whose data is NULL is optional: the file may have it or not, and it is not read
- * (e.g. lm_head.weight of a tied model). Verifies each tensor's hash when there is a manifest. BF16 and F16 are widened
- * exactly; other types are refused by name. */
+/* Fill all `tensors` from one tensor file: names and shapes must match exactly; missing, additional and misshaped
+ * tensors are all listed in one error. A tensor whose data is NULL is optional: the file may have it or not, and it is
+ * not read (e.g. lm_head.weight of a tied model). Verifies each tensor's hash when there is a manifest. BF16 and F16
+ * are widened exactly; other types are refused by name. */
 MUST_USE enum err ckpt_read(struct ckpt *c, const char *file, const struct ckpt_tensor *tensors, size_t count);
 /* The text of a file of the folder, verified against the manifest. */
 MUST_USE enum err ckpt_read_text(struct ckpt *c, const char *name, struct buf *out);
@@ -75,8 +76,8 @@ struct ckpt_diff {
     uint64_t tensors, different;
     bool suspicious; /* two different steps with equal bits: one of them was written from stale data */
 };
-/* Compare model.safetensors and every tensor file that both have: one line a tensor (equal, or how many elements differ,
- * the first of them and the largest difference). */
+/* Compare model.safetensors and every tensor file that both have: one line a tensor (equal, or how many elements
+ * differ, the first of them and the largest difference). */
 MUST_USE enum err ckpt_diff(const char *a, const char *b, struct buf *out, struct ckpt_diff *sum);
 /* Delete left-over step-N.tmp folders and finish a replacement that was interrupted (step-N.old). */
 MUST_USE enum err ckpt_clean(const char *checkpoints);

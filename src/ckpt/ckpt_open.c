@@ -1,8 +1,8 @@
 /* Why this exists: which checkpoint a path means. The newest folder may be damaged and `latest` may be old, empty or
  * garbage, so neither name is trusted: of a run, the newest checkpoint is taken whose every byte agrees with its
  * manifest, and each one passed over is named with the reason. A checkpoint that is named outright is never replaced by
- * another. Invariant: an open checkpoint with a manifest has had its manifest and all sizes checked; contents are checked
- * when they are read. */
+ * another. Invariant: an open checkpoint with a manifest has had its manifest and all sizes checked; contents are
+ * checked when they are read. */
 #include <inttypes.h>
 
 #include "base/file.h"
@@ -110,7 +110,8 @@ static enum err open_foreign(struct ckpt *c, const char *folder)
     bool has;
     TRY(has_file(folder, MODEL_NAME, &has));
     if (has && is_step_path(folder, &step, &kind)) {
-        return FAIL(ERR_DATA, "%s: no " MANIFEST_NAME ": this checkpoint is not complete | use another checkpoint", folder);
+        return FAIL(ERR_DATA, "%s: no " MANIFEST_NAME ": this checkpoint is not complete | use another checkpoint",
+                    folder);
     }
     if (has) {
         return mem_copy_string(&c->folder, folder, strlen(folder));
@@ -248,8 +249,9 @@ enum err ckpt_read_text(struct ckpt *c, const char *name, struct buf *out)
     if (err == OK && listed != NULL) {
         hash128_hex(out->data + before, out->bytes - before, hash);
         if (strcmp(hash, listed->hash) != 0) {
-            err = FAIL(ERR_DATA, "%s: hash %s, the manifest says %s | the file was damaged or edited after it was saved",
-                       path, hash, listed->hash);
+            err =
+                FAIL(ERR_DATA, "%s: hash %s, the manifest says %s | the file was damaged or edited after it was saved",
+                     path, hash, listed->hash);
         }
     }
     free(path);

@@ -8,10 +8,11 @@
  *   5. `latest`, by the same way of writing aside and renaming
  *   6. step-N.old and checkpoints beyond the limit are deleted
  *
- * Invariants: a folder named step-N was complete when it got that name. Nothing is deleted before step 4. A kill between
- * 3 and 4 leaves step-N.old, which the loader takes for step N as long as there is no step-N, and which ckpt_clean (also
- * the first thing a save does) renames back. A folder that is to be deleted is first renamed to step-N.tmp, so a kill while deleting
- * leaves nothing that looks like a checkpoint. A failed fsync is never repeated on the same file: the save fails. */
+ * Invariants: a folder named step-N was complete when it got that name. Nothing is deleted before step 4. A kill
+ * between 3 and 4 leaves step-N.old, which the loader takes for step N as long as there is no step-N, and which
+ * ckpt_clean (also the first thing a save does) renames back. A folder that is to be deleted is first renamed to
+ * step-N.tmp, so a kill while deleting leaves nothing that looks like a checkpoint. A failed fsync is never repeated on
+ * the same file: the save fails. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -254,8 +255,10 @@ static void retain(const char *checkpoints, uint64_t step, uint64_t limit)
             continue;
         }
         if (e->step > step) {
-            log_warning("%s is later than the step just saved (%" PRIu64 ") and stays | a run that is resumed from this "
-                        "folder would go on from there: move it away if it belongs to another run", e->path, step);
+            log_warning("%s is later than the step just saved (%" PRIu64
+                        ") and stays | a run that is resumed from this "
+                        "folder would go on from there: move it away if it belongs to another run",
+                        e->path, step);
         } else if (is_complete(e) && ++kept > limit) {
             delete_step(checkpoints, e);
         }

@@ -1,5 +1,5 @@
-/* Why this exists: what people ask of a checkpoint: is it whole, what is in it, which bits are its weights, and where do
- * two of them differ. Differences are counted on fp32 bits, so -0 and +0 differ and two equal NaNs do not. */
+/* Why this exists: what people ask of a checkpoint: is it whole, what is in it, which bits are its weights, and where
+ * do two of them differ. Differences are counted on fp32 bits, so -0 and +0 differ and two equal NaNs do not. */
 #include <inttypes.h>
 
 #include "base/file.h"
@@ -40,7 +40,8 @@ static enum err verify_opened(const struct ckpt *c, bool quiet)
         not_finite += f.tensors[i].not_finite;
     }
     if (err == OK && !quiet) {
-        log_note("%s: %zu tensors, the header keeps every rule; no manifest, so no hash to compare with", f.path, f.count);
+        log_note("%s: %zu tensors, the header keeps every rule; no manifest, so no hash to compare with", f.path,
+                 f.count);
     }
     if (err == OK && not_finite > 0) {
         log_warning("%s: %" PRIu64 " values are NaN or infinite", f.path, not_finite);

@@ -1,5 +1,5 @@
-/* manifest.json: what a checkpoint consists of, with sizes and hashes; written last, so that its presence means that all
- * else is there. Used inside ckpt only. Not collective. */
+/* manifest.json: what a checkpoint consists of, with sizes and hashes; written last, so that its presence means that
+ * all else is there. Used inside ckpt only. Not collective. */
 #ifndef CKPT_MANIFEST_H
 #define CKPT_MANIFEST_H
 

@@ -113,8 +113,8 @@ enum err manifest_state_hash(const struct st_file *f, uint64_t *hash)
     for (size_t i = 0; i < f->count; i++) {
         const struct st_tensor *t = &f->tensors[i];
         if (!t->dtype->floats) {
-            return FAIL(ERR_DATA, "%s: %.200s: dtype %s; a state hash is defined for F32, F16 and BF16", f->path, t->name,
-                        t->dtype->name);
+            return FAIL(ERR_DATA, "%s: %.200s: dtype %s; a state hash is defined for F32, F16 and BF16", f->path,
+                        t->name, t->dtype->name);
         }
         *hash += hash_tensor(t->name, t->sum);
     }

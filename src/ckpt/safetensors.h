@@ -1,5 +1,6 @@
-/* One safetensors file: a header that names every tensor and its bytes, then the bytes. Reading is total: any file gives
- * either the tensors or an error that names the rule and the byte offset. Used inside ckpt only. Not collective. */
+/* One safetensors file: a header that names every tensor and its bytes, then the bytes. Reading is total: any file
+ * gives either the tensors or an error that names the rule and the byte offset. For ckpt, and for commands that dump
+ * tensors. Not collective. */
 #ifndef CKPT_SAFETENSORS_H
 #define CKPT_SAFETENSORS_H
 
@@ -78,7 +79,8 @@ struct st_written {
     uint64_t bytes;
     char hash[33];
 };
-MUST_USE enum err st_write(const char *path, const struct ckpt_tensor *tensors, size_t count, struct st_written *written);
+MUST_USE enum err st_write(const char *path, const struct ckpt_tensor *tensors, size_t count,
+                           struct st_written *written);
 /* Bytes st_write will need, at most. */
 uint64_t st_write_bytes(const struct ckpt_tensor *tensors, size_t count);
 

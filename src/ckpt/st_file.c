@@ -151,7 +151,8 @@ static void widen(const struct st_tensor *t, const unsigned char *raw, size_t co
     }
 }
 
-enum err st_floats(const struct st_file *f, const struct st_tensor *t, uint64_t first, size_t count, void *raw, float *out)
+enum err st_floats(const struct st_file *f, const struct st_tensor *t, uint64_t first, size_t count, void *raw,
+                   float *out)
 {
     BUG_IF(!t->dtype->floats || first > t->elements || count > t->elements - first);
     uint64_t width = t->dtype->bits / 8;

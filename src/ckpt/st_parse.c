@@ -34,10 +34,11 @@ PRINTF_LIKE(3, 4) static enum err bad(const struct st_file *f, size_t at, const 
 }
 
 static const struct st_dtype dtypes[] = {
-    { "F32", 32, true },  { "F16", 16, true },   { "BF16", 16, true },  { "F64", 64, false },    { "I64", 64, false },
-    { "I32", 32, false }, { "I16", 16, false },  { "I8", 8, false },    { "U64", 64, false },    { "U32", 32, false },
-    { "U16", 16, false }, { "U8", 8, false },    { "BOOL", 8, false },  { "F8_E5M2", 8, false }, { "F8_E4M3", 8, false },
-    { "C64", 64, false }, { "F8_E8M0", 8, false }, { "F4", 4, false },  { "F6_E2M3", 6, false }, { "F6_E3M2", 6, false },
+    { "F32", 32, true },     { "F16", 16, true },     { "BF16", 16, true },    { "F64", 64, false },
+    { "I64", 64, false },    { "I32", 32, false },    { "I16", 16, false },    { "I8", 8, false },
+    { "U64", 64, false },    { "U32", 32, false },    { "U16", 16, false },    { "U8", 8, false },
+    { "BOOL", 8, false },    { "F8_E5M2", 8, false }, { "F8_E4M3", 8, false }, { "C64", 64, false },
+    { "F8_E8M0", 8, false }, { "F4", 4, false },      { "F6_E2M3", 6, false }, { "F6_E3M2", 6, false },
 };
 
 const struct st_dtype *st_dtype_find(const char *name)

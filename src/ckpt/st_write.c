@@ -1,6 +1,6 @@
 /* Why this exists: what Invar writes must be, byte for byte, what the reference implementation would write, so that a
- * file can be compared with cmp and every tool reads it: 8 bytes of header length, a JSON header padded with spaces to a
- * multiple of 8, then the tensors sorted by name without gaps. Hashes are taken while the bytes pass by. */
+ * file can be compared with cmp and every tool reads it: 8 bytes of header length, a JSON header padded with spaces to
+ * a multiple of 8, then the tensors sorted by name without gaps. Hashes are taken while the bytes pass by. */
 #include <inttypes.h>
 
 #include "base/file.h"

@@ -86,8 +86,8 @@ enum err cmd_ckpt(int argc, char **argv)
             continue;
         }
         if (rest - 1 != actions[i].paths) {
-            return FAIL(ERR_USAGE, "ckpt %s: %d paths are given, %d expected | see `invar ckpt --help`", argv[1], rest - 1,
-                        actions[i].paths);
+            return FAIL(ERR_USAGE, "ckpt %s: %d paths are given, %d expected | see `invar ckpt --help`", argv[1],
+                        rest - 1, actions[i].paths);
         }
         return actions[i].run(argv + 2, quiet);
     }

@@ -72,8 +72,8 @@ static enum err open_file(struct events *e, const char *folder)
     clock_gettime(CLOCK_REALTIME, &now);
     gethostname(host, sizeof(host) - 1);
     /* TensorBoard reads the files of a folder in the order of their names: time first. */
-    enum err err = buf_printf(&path, "%s/events.out.tfevents.%010lld.%09ld.%s", folder, (long long)now.tv_sec, now.tv_nsec,
-                              host);
+    enum err err =
+        buf_printf(&path, "%s/events.out.tfevents.%010lld.%09ld.%s", folder, (long long)now.tv_sec, now.tv_nsec, host);
     e->path = path.data;
     if (err != OK) {
         return err;
@@ -84,7 +84,7 @@ static enum err open_file(struct events *e, const char *folder)
 
 enum err events_open(struct events *e, const char *folder, uint64_t void_from)
 {
-    static char version[] = "brain.Event:2";
+    char version[] = "brain.Event:2"; /* protobuf-c wants a pointer that is not const */
     *e = (struct events){ .fd = -1 };
     enum err err;
     TRY_OUT(open_file(e, folder));

@@ -18,7 +18,8 @@ struct events {
 MUST_USE enum err events_open(struct events *e, const char *folder, uint64_t void_from);
 void events_close(struct events *e);
 /* One event with tags "group/name". Values that are not finite become NaN. */
-MUST_USE enum err events_write(struct events *e, const char *group, uint64_t step, const struct metric *list, size_t count);
+MUST_USE enum err events_write(struct events *e, const char *group, uint64_t step, const struct metric *list,
+                               size_t count);
 
 /* All bytes to a file that is open for appending; what the logs of a run are written with (metrics.c). */
 MUST_USE enum err metrics_put(int fd, const char *path, const void *bytes, size_t count);

@@ -1,7 +1,7 @@
 /* Why this exists: a run is judged, compared and continued from its log, so the log must hold every number to the last
- * bit, each line whole, and no line of work that a resumed run does again. A line goes to the system in one write as soon
- * as it is known: killing the process loses none; only a loss of power may cut the end, and a cut line is dropped at the
- * next start. */
+ * bit, each line whole, and no line of work that a resumed run does again. A line goes to the system in one write as
+ * soon as it is known: killing the process loses none; only a loss of power may cut the end, and a cut line is dropped
+ * at the next start. */
 #include "train/metrics.h"
 
 #include <errno.h>
@@ -129,8 +129,8 @@ void metrics_close(struct metrics *m)
     free(m);
 }
 
-/* The shortest of 15 to 17 digits that reads back to the same bits (compared as bits: the arithmetic mode takes denormals
- * for zero). */
+/* The shortest of 15 to 17 digits that reads back to the same bits (compared as bits: the arithmetic mode takes
+ * denormals for zero). */
 static enum err add_number(struct buf *line, double value)
 {
     if (!isfinite(value)) {
@@ -166,8 +166,8 @@ static enum err make_line(struct buf *line, const char *group, uint64_t step, ui
     return buf_add_string(line, "}\n");
 }
 
-enum err metrics_write(struct metrics *m, const char *group, uint64_t step, uint64_t state_hash, const struct metric *list,
-                       size_t count)
+enum err metrics_write(struct metrics *m, const char *group, uint64_t step, uint64_t state_hash,
+                       const struct metric *list, size_t count)
 {
     TRY(make_line(&m->line, group, step, state_hash, list, count));
     TRY(metrics_put(m->fd, m->path, m->line.data, m->line.bytes));

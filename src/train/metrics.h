@@ -12,12 +12,12 @@ struct metric {
 };
 
 /* Opens RUN/metrics.jsonl for appending and, when wanted, a new RUN/events.out.tfevents.* file. On resume from `step`,
- * lines of metrics.jsonl after that step are dropped (they belong to work that is done again); the file is rewritten aside
- * and renamed. */
+ * lines of metrics.jsonl after that step are dropped (they belong to work that is done again); the file is rewritten
+ * aside and renamed. */
 MUST_USE enum err metrics_open(struct metrics **out, const char *run_folder, bool tensorboard, uint64_t resumed_step);
 void metrics_close(struct metrics *m);
-/* One line {"group":...,"step":...,"state_hash":"16 hex"(when not 0), name:value...} with numbers that read back to the same
- * double, and one event. Not finite values are written as null and reported in TensorBoard as NaN. */
+/* One line {"group":...,"step":...,"state_hash":"16 hex"(when not 0), name:value...} with numbers that read back to the
+ * same double, and one event. Not finite values are written as null and reported in TensorBoard as NaN. */
 MUST_USE enum err metrics_write(struct metrics *m, const char *group, uint64_t step, uint64_t state_hash,
                                 const struct metric *list, size_t count);
 

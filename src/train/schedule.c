@@ -7,8 +7,8 @@
 
 #define INVERSE_SQRT_SCALE 10000.0 /* the time scale when there is no warm-up, as in Hugging Face transformers */
 
-/* Warm-up steps as a whole number. A share is rounded up, after taking off what only rounding of the product added: 0.07
- * of 100 is 7. */
+/* Warm-up steps as a whole number. A share is rounded up, after taking off what only rounding of the product added:
+ * 0.07 of 100 is 7. */
 static double warmup_steps(const struct conf *c)
 {
     if (c->warmup_steps >= 1.0) {

@@ -53,8 +53,11 @@ scenario() {
         done
     done
     test_number=$((test_number + 1))
-    [ $bad -eq 0 ] && [ $cases -ge 40 ] && echo "ok $test_number - $name: $cases kills, the old or the new one each time" ||
+    if [ $bad -eq 0 ] && [ $cases -ge 40 ]; then
+        echo "ok $test_number - $name: $cases kills, the old or the new one each time"
+    else
         echo "not ok $test_number - $name: $bad of $cases kills lost something"
+    fi
 }
 
 echo 1..3

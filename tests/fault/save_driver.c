@@ -70,7 +70,8 @@ static enum err check(const char *folder, int pairs, char **argv)
     struct ckpt *c;
     struct values got, want;
     TRY(ckpt_open(&c, folder));
-    const struct ckpt_tensor model[] = { { "layer.weight", 2, { 3, COLS }, got.weight }, { "bias", 1, { 5 }, got.bias } };
+    const struct ckpt_tensor model[] = { { "layer.weight", 2, { 3, COLS }, got.weight },
+                                         { "bias", 1, { 5 }, got.bias } };
     const struct ckpt_tensor moments[] = { { "exp_avg.layer.weight", 2, { 3, COLS }, got.moment } };
     enum err err;
     TRY_OUT(ckpt_read(c, "model.safetensors", model, 2));

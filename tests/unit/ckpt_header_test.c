@@ -9,7 +9,8 @@ static char path[64];
 static int make_path(void **state)
 {
     (void)state;
-    snprintf(path, sizeof(path), "%s/invar-header-%d", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (int)getpid());
+    snprintf(path, sizeof(path), "%s/invar-header-%d", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp",
+             (int)getpid());
     return 0;
 }
 
@@ -86,7 +87,8 @@ static const struct header_case broken[] = {
     { "{\"../a\":{" ONE "}}", 4, "a path in place of a name" },
     { "{\"a\":{" ONE "},}", 4, "before a name" },
     { "{\"a\":{" ONE ",}}", 4, "before a field" },
-    { "{\"a\":{" ONE "},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "two tensors of one name" },
+    { "{\"a\":{" ONE "},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8,
+      "two tensors of one name" },
     { "{\"a\":{" ONE ",\"dtype\":\"F32\"}}", 4, "given twice" },
     { "{\"a\":{" ONE ",\"stride\":[1]}}", 4, "not \"stride\"" },
     { "{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "dtype is missing" },
@@ -187,16 +189,18 @@ static void odd_but_legal_headers_are_read(void **state)
     st_close(&f);
     assert_ok(try_header("{\"__metadata__\":{}}    ", 0, &f));
     st_close(&f);
-    assert_ok(try_header(" \t\n\r{ \"a\" : { \"data_offsets\" : [ 0 , 4 ] , \"shape\" : [ ] , \"dtype\" : \"F32\" } } \n", 4, &f));
+    assert_ok(try_header(
+        " \t\n\r{ \"a\" : { \"data_offsets\" : [ 0 , 4 ] , \"shape\" : [ ] , \"dtype\" : \"F32\" } } \n", 4, &f));
     assert_int_equal(f.tensors[0].rank, 0);
     assert_int_equal(f.tensors[0].elements, 1);
     st_close(&f);
     assert_ok(try_header(T("[3,0]", "[0,0]"), 0, &f));
     assert_int_equal(f.tensors[0].elements, 0);
     st_close(&f);
-    assert_ok(try_header("{\"b\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[3,11]},\"e\":{\"dtype\":\"F32\","
-                         "\"shape\":[0],\"data_offsets\":[3,3]},\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}",
-                         11, &f)); /* any order, unaligned, an empty one in between */
+    assert_ok(try_header(
+        "{\"b\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[3,11]},\"e\":{\"dtype\":\"F32\","
+        "\"shape\":[0],\"data_offsets\":[3,3]},\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}",
+        11, &f)); /* any order, unaligned, an empty one in between */
     assert_string_equal(f.tensors[0].name, "a");
     assert_ptr_equal(st_find(&f, "b"), &f.tensors[2]);
     assert_null(st_find(&f, "c"));
@@ -346,14 +350,16 @@ static void links_folders_and_missing_files_are_refused(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(each_broken_header_is_refused_by_its_rule, make_path, remove_path),
     cmocka_unit_test_setup_teardown(each_broken_header_is_refused_when_cut_anywhere, make_path, remove_path),
-    cmocka_unit_test_setup_teardown(lengths_beyond_the_file_are_refused_before_memory_is_asked_for, make_path, remove_path),
+    cmocka_unit_test_setup_teardown(lengths_beyond_the_file_are_refused_before_memory_is_asked_for, make_path,
+                                    remove_path),
     cmocka_unit_test_setup_teardown(odd_but_legal_headers_are_read, make_path, remove_path),
     cmocka_unit_test_setup_teardown(a_zero_byte_in_the_header_is_refused, make_path, remove_path),
     cmocka_unit_test_setup_teardown(names_up_to_the_limit_are_read_and_longer_ones_refused, make_path, remove_path),
     cmocka_unit_test_setup_teardown(all_fp16_values_widen_exactly, make_path, remove_path),
     cmocka_unit_test_setup_teardown(bf16_widens_and_other_types_have_no_floats, make_path, remove_path),
     cmocka_unit_test_setup_teardown(every_bit_flip_is_refused_or_read_without_harm, make_path, remove_path),
-    cmocka_unit_test_setup_teardown(a_file_that_is_cut_after_opening_gives_an_error_with_the_offset, make_path, remove_path),
+    cmocka_unit_test_setup_teardown(a_file_that_is_cut_after_opening_gives_an_error_with_the_offset, make_path,
+                                    remove_path),
     cmocka_unit_test_setup_teardown(links_folders_and_missing_files_are_refused, make_path, remove_path),
 };
 TEST_MAIN(tests)

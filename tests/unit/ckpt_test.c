@@ -30,7 +30,8 @@ static const struct ckpt_text texts[] = { { "config.json", "{}\n" }, { "trainer_
 static int fresh_folder(void **state)
 {
     (void)state;
-    snprintf(root, sizeof(root), "%s/invar-ckpt-%d", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (int)getpid());
+    snprintf(root, sizeof(root), "%s/invar-ckpt-%d", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp",
+             (int)getpid());
     return file_remove_tree(root) == OK && file_make_folder(root) == OK ? 0 : 1;
 }
 

@@ -59,9 +59,9 @@ static void a_line_holds_group_step_hash_and_numbers(void **state)
     assert_ok(metrics_write(m, "train", 7, 0xabcdef, list, 4));
     assert_ok(metrics_write(m, "eval", 7, 0, list, 1));
     read_log(&text); /* before closing: lines are there at once */
-    assert_string_equal(text.data,
-                        "{\"group\":\"train\",\"step\":7,\"state_hash\":\"0000000000abcdef\",\"loss\":2.5,\"tokens\":4096,"
-                        "\"bad\":null,\"big\":null}\n{\"group\":\"eval\",\"step\":7,\"loss\":2.5}\n");
+    assert_string_equal(
+        text.data, "{\"group\":\"train\",\"step\":7,\"state_hash\":\"0000000000abcdef\",\"loss\":2.5,\"tokens\":4096,"
+                   "\"bad\":null,\"big\":null}\n{\"group\":\"eval\",\"step\":7,\"loss\":2.5}\n");
     metrics_close(m);
     buf_release(&text);
 }
@@ -69,8 +69,17 @@ static void a_line_holds_group_step_hash_and_numbers(void **state)
 static void numbers_read_back_to_the_same_bits(void **state)
 {
     (void)state;
-    static const double values[] = { 0.1, 1.0 / 3.0, 9.0e-5, 1e-300, 5e-324, 1.7976931348623157e308, -0.0, 123456789012345678.0,
-                                     0x1.fffffffffffffp-3, 4.9406564584124654e-324, 2.2250738585072011e-308 };
+    static const double values[] = { 0.1,
+                                     1.0 / 3.0,
+                                     9.0e-5,
+                                     1e-300,
+                                     5e-324,
+                                     1.7976931348623157e308,
+                                     -0.0,
+                                     123456789012345678.0,
+                                     0x1.fffffffffffffp-3,
+                                     4.9406564584124654e-324,
+                                     2.2250738585072011e-308 };
     size_t count = sizeof(values) / sizeof(values[0]);
     struct buf text = { 0 };
     struct metrics *m;
@@ -121,7 +130,8 @@ static void lines_that_are_not_of_a_log_are_dropped(void **state)
 {
     (void)state;
     struct buf text = { 0 };
-    put_log("{\"group\":\"train\",\"step\":1}\nrubbish\n{\"step\":\"2\"}\n{\"step\":-1}\n[3]\n{\"step\":2,\"loss\":1}\n\n");
+    put_log(
+        "{\"group\":\"train\",\"step\":1}\nrubbish\n{\"step\":\"2\"}\n{\"step\":-1}\n[3]\n{\"step\":2,\"loss\":1}\n\n");
     write_steps(5, 6, 5, false);
     read_log(&text);
     assert_string_equal(text.data, "{\"group\":\"train\",\"step\":1}\n{\"step\":2,\"loss\":1}\n");
