@@ -44,8 +44,9 @@ static const struct cmd_flag *find_flag(const char *name, size_t bytes, const st
     return NULL;
 }
 
-/* Take the flag at argv[*i]; *i is moved to its last argument. */
-static enum err take_flag(int argc, char **argv, int *i, const struct cmd_flag *flags, size_t count)
+/* Take the flag at argv[*i]; *i is moved to its last argument. Bit f of *seen: flag f was given before (*text may hold a
+ * default, so it cannot tell). */
+static enum err take_flag(int argc, char **argv, int *i, const struct cmd_flag *flags, size_t count, uint64_t *seen)
 {
     const char *name = argv[*i], *equals = strchr(name, '=');
     size_t bytes = equals != NULL ? (size_t)(equals - name) : strlen(name);
@@ -61,9 +62,11 @@ static enum err take_flag(int argc, char **argv, int *i, const struct cmd_flag *
         *flag->on = true;
         return OK;
     }
-    if (*flag->text != NULL) {
+    uint64_t bit = (uint64_t)1 << (flag - flags);
+    if ((*seen & bit) != 0) {
         return FAIL(ERR_USAGE, "%s is given twice | keep one of the two", flag->name);
     }
+    *seen |= bit;
     if (equals != NULL) {
         *flag->text = equals + 1;
         return OK;
@@ -78,6 +81,8 @@ static enum err take_flag(int argc, char **argv, int *i, const struct cmd_flag *
 enum err cmd_parse(int argc, char **argv, const char *usage, const struct cmd_flag *flags, size_t count, int *rest,
                    bool *helped)
 {
+    uint64_t seen = 0;
+    BUG_IF(count > 64);
     *rest = 0;
     *helped = false;
     bool only_rest = false; /* after a lone "--" everything is an argument */
@@ -90,7 +95,7 @@ enum err cmd_parse(int argc, char **argv, const char *usage, const struct cmd_fl
             *helped = true;
             return print_help(usage, flags, count);
         } else {
-            TRY(take_flag(argc, argv, &i, flags, count));
+            TRY(take_flag(argc, argv, &i, flags, count, &seen));
         }
     }
     return OK;
