@@ -236,3 +236,16 @@ pretoken_next_fn *pretoken_scan(enum pretoken_scanner s)
     };
     return scan[s];
 }
+
+#define CUT_BACK ((size_t)1 << 20)
+
+size_t pretoken_cut(const struct char_table *t, const char *text, size_t bytes)
+{
+    size_t stop = bytes > CUT_BACK ? bytes - CUT_BACK : 1;
+    for (size_t i = bytes; i-- > stop;) {
+        if ((text[i] == ' ' || text[i] == '\n') && t->first[(unsigned char)text[i - 1]] == (CHAR_LETTER | CHAR_WORD)) {
+            return i;
+        }
+    }
+    return 0;
+}

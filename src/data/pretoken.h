@@ -67,6 +67,10 @@ const char *pretoken_pattern(enum pretoken_scanner s);
 typedef const char *pretoken_next_fn(const struct char_table *t, const char *p, const char *end);
 pretoken_next_fn *pretoken_scan(enum pretoken_scanner s);
 
+/* The last offset in (0, bytes) where every scanner begins a word whatever stands around it: between a letter and a blank of
+ * ASCII. Looks back at most 1 MiB; 0: none. */
+size_t pretoken_cut(const struct char_table *t, const char *text, size_t bytes);
+
 /* ---- steps ---- */
 
 enum step_kind { STEP_SCAN, STEP_REGEX, STEP_STRING, STEP_DIGITS, STEP_PUNCTUATION, STEP_BYTELEVEL };

@@ -295,11 +295,8 @@ enum err tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *out
 
 /* ---- cutting long texts ---- */
 
-#define SPLIT_BACK ((size_t)1 << 20)
-
-/* A cut between a letter and a blank of ASCII: in the known patterns every word ends there and the blank begins the next
- * one, and nothing composes across it. Only an added token could tell: one that spans such a place, or that ends in a
- * letter and takes the blanks behind it. */
+/* At the cuts of pretoken_cut words end in all known patterns, and nothing composes across them. Only an added token could
+ * tell: one that spans such a place, or that ends in a letter and takes the blanks behind it. */
 static bool may_split(const struct tokenizer *t)
 {
     if (!t->pre.simple || (t->pre.scanner == SCANNER_NONE && t->bpe.pairs > 0)) {
@@ -321,16 +318,5 @@ static bool may_split(const struct tokenizer *t)
 size_t tokenizer_split(const void *tokenizer, const char *text, size_t bytes)
 {
     const struct tokenizer *t = tokenizer;
-    if (!may_split(t)) {
-        return 0;
-    }
-    size_t stop = bytes > SPLIT_BACK ? bytes - SPLIT_BACK : 1;
-    for (size_t i = bytes; i-- > stop;) {
-        unsigned char before = (unsigned char)text[i - 1];
-        if ((text[i] == ' ' || text[i] == '\n') && before < 0x80 &&
-            (t->pre.table.first[before] & CHAR_CLASS) == CHAR_LETTER) {
-            return i;
-        }
-    }
-    return 0;
+    return may_split(t) ? pretoken_cut(&t->pre.table, text, bytes) : 0;
 }

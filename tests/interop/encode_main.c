@@ -38,13 +38,27 @@ out:
     return err;
 }
 
+static enum err train(int argc, char **argv)
+{
+    struct train_tokenizer_options o = { .inputs = (const char *const *)argv + 5, .inputs_count = (size_t)argc - 5,
+                                         .field = "text", .vocab_size = strtoull(argv[2], NULL, 10), .output = argv[3] };
+    struct pool *pool;
+    TRY(pool_new(&pool, (uint32_t)strtoul(argv[4], NULL, 10)));
+    enum err err = data_train_tokenizer(&o, pool);
+    pool_free(pool);
+    return err;
+}
+
 static enum err run(int argc, char **argv)
 {
     struct tokenizer *t;
     unsigned flags = 0;
     bool save = argc == 4 && strcmp(argv[1], "save") == 0;
     if (argc < 2) {
-        return FAIL(ERR_USAGE, "encode TOKENIZER [special] [post]");
+        return FAIL(ERR_USAGE, "encode TOKENIZER [special] [post] | encode train ... | encode save ...");
+    }
+    if (argc > 5 && strcmp(argv[1], "train") == 0) {
+        return train(argc, argv);
     }
     TRY(tokenizer_load(&t, argv[save ? 2 : 1]));
     for (int i = 2; i < argc && !save; i++) {
