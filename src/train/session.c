@@ -13,14 +13,14 @@ static void layout(struct session *s, const struct model_shape *shape)
     }
 }
 
-static enum err open_model(struct session *s, const char *path, const struct session_options *o)
+static enum err open_model(struct session *s, const char *path, const struct session_options *o, uint64_t grain)
 {
     const struct model_conf *c = &s->conf;
     const struct model_shape shape = {
         .mode = o->mode,
         .sequences = o->sequences,
         .seq_length = o->seq_length > 0 ? o->seq_length : c->positions,
-        .grain = order_default_grain(c->kv_heads, c->ffn, order_pad_vocab(c->vocab)),
+        .grain = (uint32_t)grain,
         .grad_unit = o->seq_length > 0 ? o->seq_length : c->positions,
     };
     if (family_desc(c->family)->learned_positions && shape.seq_length > c->positions) {
@@ -39,13 +39,17 @@ static enum err open_model(struct session *s, const char *path, const struct ses
 enum err session_open(struct session *s, const char *path, const struct session_options *o)
 {
     enum isa isa;
+    uint64_t grain;
     enum err err;
     *s = (struct session){ 0 };
-    TRY_OUT(state_read_conf(path, &s->conf));
+    TRY_OUT(state_read_conf(path, &s->conf, &grain));
+    if (grain == 0) {
+        grain = order_default_grain(s->conf.kv_heads, s->conf.ffn, order_pad_vocab(s->conf.vocab));
+    }
     TRY_OUT(kern_choose_isa(&isa));
     TRY_OUT(pool_new(&s->pool, (uint32_t)o->threads));
     TRY_OUT(kern_new(&s->kern, isa, s->pool));
-    TRY_OUT(open_model(s, path, o));
+    TRY_OUT(open_model(s, path, o, grain));
     return OK;
 out:
     session_close(s);

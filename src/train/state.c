@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "ckpt/ckpt.h"
+#include "part/order.h"
 #include "train/trainer.h"
 
 #define STATE_FORMAT "invar-state/1"
@@ -140,30 +141,6 @@ enum err state_read_weights(struct model *m, const char *path, uint64_t *step)
     return err;
 }
 
-enum err state_read_conf(const char *path, struct model_conf *out)
-{
-    struct ckpt *c;
-    struct buf text = { 0 };
-    struct findings f = { 0 };
-    TRY(ckpt_open(&c, path));
-    enum err err = ckpt_read_text(c, "config.json", &text);
-    if (err == OK) {
-        struct buf name = { 0 };
-        err = buf_printf(&name, "%s/config.json", ckpt_folder(c));
-        if (err == OK) {
-            err = model_conf_parse(out, name.data, text.data, text.bytes, &f);
-            if (err != OK) {
-                findings_print(&f);
-            }
-        }
-        buf_release(&name);
-    }
-    findings_release(&f);
-    buf_release(&text);
-    ckpt_close(c);
-    return err;
-}
-
 /* A whole number of trainer_state.json. */
 static enum err state_whole(const json_t *root, const char *folder, const char *key, long long *out)
 {
@@ -173,6 +150,56 @@ static enum err state_whole(const json_t *root, const char *folder, const char *
         return FAIL(ERR_DATA, "%s/trainer_state.json: %s: a whole number was expected", folder, key);
     }
     return OK;
+}
+
+static enum err read_model_conf(struct ckpt *c, struct model_conf *out)
+{
+    struct buf text = { 0 }, name = { 0 };
+    struct findings f = { 0 };
+    enum err err;
+    TRY_OUT(ckpt_read_text(c, "config.json", &text));
+    TRY_OUT(buf_printf(&name, "%s/config.json", ckpt_folder(c)));
+    TRY_OUT(model_conf_parse(out, name.data, text.data, text.bytes, &f));
+out:
+    findings_print(&f);
+    findings_release(&f);
+    buf_release(&text);
+    buf_release(&name);
+    return err;
+}
+
+/* The tp_grain a run was trained with: its losses are sums in that many segments. */
+static enum err read_grain(struct ckpt *c, uint64_t *grain)
+{
+    struct buf text = { 0 };
+    json_t *root = NULL;
+    long long recorded = 0;
+    enum err err;
+    TRY_OUT(ckpt_read_text(c, "trainer_state.json", &text));
+    TRY_OUT(json_parse(&root, "trainer_state.json", text.data, text.bytes));
+    TRY_OUT(state_whole(root, ckpt_folder(c), "tp_grain", &recorded));
+    if (recorded < 1 || recorded > ORDER_SEGMENTS_MAX || (recorded & (recorded - 1)) != 0) {
+        err = FAIL(ERR_DATA, "%s/trainer_state.json: tp_grain %lld, a power of two up to %u was expected", ckpt_folder(c),
+                   recorded, ORDER_SEGMENTS_MAX);
+    }
+    *grain = (uint64_t)recorded;
+out:
+    json_decref(root);
+    buf_release(&text);
+    return err;
+}
+
+enum err state_read_conf(const char *path, struct model_conf *out, uint64_t *grain)
+{
+    struct ckpt *c;
+    *grain = 0;
+    TRY(ckpt_open(&c, path));
+    enum err err = read_model_conf(c, out);
+    if (err == OK && ckpt_has_file(c, "trainer_state.json")) {
+        err = read_grain(c, grain);
+    }
+    ckpt_close(c);
+    return err;
 }
 
 /* The arithmetic recorded with the run must be this run's; a changed configuration is said. */

@@ -78,6 +78,14 @@ static enum err check_tokenizer_of(const struct trainer *t, const struct store *
     return OK;
 }
 
+/* A model that does not name its end-of-text token gets the tokenizer's, so that others know where its texts end. */
+static void resolve_tokens(const struct trainer *t, struct conf *c)
+{
+    if (c->model.eos_token_id < 0 && t->tokenizer != NULL) {
+        c->model.eos_token_id = tokenizer_eot(t->tokenizer);
+    }
+}
+
 static enum err resolve_length(const struct trainer *t, struct conf *c)
 {
     if (c->max_steps == 0) {
@@ -173,6 +181,7 @@ enum err trainer_open(struct trainer *t, struct conf *conf)
         TRY_OUT(check_tokenizer_of(t, t->eval_data, conf->eval_data_path));
     }
     TRY_OUT(resolve_length(t, conf));
+    resolve_tokens(t, conf);
     TRY_OUT(kern_choose_isa(&isa));
     TRY_OUT(pool_new(&t->pool, (uint32_t)conf->threads));
     TRY_OUT(kern_new(&t->kern, isa, t->pool));

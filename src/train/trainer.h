@@ -60,7 +60,8 @@ MUST_USE enum err trainer_load_weights(struct trainer *t, const char *folder);
 
 /* Read the weights of a model folder into `m` (also used by eval and generate). *step may be NULL. */
 MUST_USE enum err state_read_weights(struct model *m, const char *path, uint64_t *step);
-/* The model description of a checkpoint or model folder; `path` as ckpt_open takes it. */
-MUST_USE enum err state_read_conf(const char *path, struct model_conf *out);
+/* The model description of a checkpoint or model folder, and the tp_grain it was trained with (0: not recorded); `path` as
+ * ckpt_open takes it. */
+MUST_USE enum err state_read_conf(const char *path, struct model_conf *out, uint64_t *grain);
 
 #endif
