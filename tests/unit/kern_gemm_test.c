@@ -404,9 +404,9 @@ static void few_rows_with_a_long_tree_equal_the_definition(void **state)
     subject_open(&s);
     for (uint64_t m = 1; m <= 16; m += 5) {
         for (int trans = 0; trans < 4; trans++) {
-            struct wish w = { .m = m, .n = 400, .pieces = 32, .segments = 32, .trans = trans, .bias = true };
+            struct wish w = { .m = m, .n = 800, .pieces = 32, .segments = 32, .trans = trans, .bias = true };
             for (uint32_t p = 0; p < 32; p++) {
-                w.k[p] = 30;
+                w.k[p] = 11;
             }
             subject_make(&s, &w, m);
             check_all(&s, v, count, m);
@@ -416,11 +416,32 @@ static void few_rows_with_a_long_tree_equal_the_definition(void **state)
     variants_close(v, count);
 }
 
+/* C = a b, with b stored transposed, against the definition at random places. */
+static void check_samples(struct kern *kern, float *memory, const uint64_t size[3], uint32_t segments)
+{
+    uint64_t m = size[0], n = size[1], k = size[2], part = k / segments;
+    float *a = memory, *b = a + m * k, *c = b + n * k;
+    struct gemm_piece piece[GEMM_PIECES_MAX];
+    for (uint32_t p = 0; p < segments; p++) {
+        piece[p] = (struct gemm_piece){ .a = { a + p * part, k, false }, .b = { b + p * part * n, n, true },
+                                        .k = part, .ends_segment = true };
+    }
+    struct gemm_job job = { .m = m, .n = n, .pieces = piece, .pieces_count = segments, .c = c, .ldc = n };
+    struct dice d = { segments };
+    memset(c, 0, m * n * sizeof(float));
+    kern_gemm(kern, &job);
+    for (uint32_t sample = 0; sample < 20000; sample++) {
+        uint64_t i = roll(&d, (uint32_t)m), j = roll(&d, (uint32_t)n);
+        float expected = define_value(&job, i, j);
+        assert_memory_equal(&c[i * n + j], &expected, sizeof(float));
+    }
+}
+
 /* Blocks of rows and columns need sizes at which only samples can be checked one by one. */
 static void products_of_many_blocks_equal_the_definition(void **state)
 {
     (void)state;
-    const uint64_t m = 4500, n = 5600, k = 900;
+    const size_t bytes = (size_t)45 << 22;
     enum isa isa;
     struct pool *pool;
     struct kern *kern;
@@ -428,28 +449,16 @@ static void products_of_many_blocks_equal_the_definition(void **state)
     assert_ok(pool_new(&pool, 2));
     assert_ok(kern_new(&kern, isa, pool));
     void *mem;
-    assert_ok(mem_big_alloc(&mem, (m * k + n * k + m * n) * sizeof(float)));
-    float *a = mem, *b = a + m * k, *c = b + n * k;
+    assert_ok(mem_big_alloc(&mem, bytes));
+    float *memory = mem;
     struct dice d = { 5 };
-    for (uint64_t i = 0; i < (m + n) * k; i++) {
-        a[i] = number(&d);
+    for (uint64_t i = 0; i < 16u << 20; i++) {
+        memory[i] = number(&d);
     }
-    for (uint32_t segments = 1; segments <= 4; segments += 3) {
-        struct gemm_piece piece[4];
-        uint64_t part = k / segments;
-        for (uint32_t p = 0; p < segments; p++) {
-            piece[p] = (struct gemm_piece){ .a = { a + p * part, k, false }, .b = { b + p * part * n, n, true },
-                                            .k = part, .ends_segment = true };
-        }
-        struct gemm_job job = { .m = m, .n = n, .pieces = piece, .pieces_count = segments, .c = c, .ldc = n };
-        kern_gemm(kern, &job);
-        for (uint32_t sample = 0; sample < 20000; sample++) {
-            uint64_t i = roll(&d, (uint32_t)m), j = roll(&d, (uint32_t)n);
-            float expected = define_value(&job, i, j);
-            assert_memory_equal(&c[i * n + j], &expected, sizeof(float));
-        }
-    }
-    mem_big_free(mem, (m * k + n * k + m * n) * sizeof(float));
+    check_samples(kern, memory, (const uint64_t[]){ 4500, 5600, 900 }, 1); /* one chunk, blocks of rows and columns */
+    check_samples(kern, memory, (const uint64_t[]){ 1500, 3000, 2800 }, 1); /* chunks, a packed again for each block */
+    check_samples(kern, memory, (const uint64_t[]){ 1500, 3000, 2800 }, 4); /* the tree carried over chunks */
+    mem_big_free(mem, bytes);
     kern_free(kern);
     pool_free(pool);
 }
@@ -612,6 +621,26 @@ static void gradients_round_to_even_and_report_overflow(void **state)
     variants_close(v, count);
 }
 
+static void two_overflows_do_not_cancel(void **state)
+{
+    (void)state;
+    float ones[2] = { 1.0f, 1.0f }, huge[2] = { 0x1p50f, -0x1p50f };
+    int64_t grad = 7;
+    bool overflow = false;
+    uint32_t count;
+    struct variant *v = variants_open(&count);
+    struct gemm_piece piece = { .a = { ones, 2, false }, .b = { huge, 2, false }, .k = 2, .ends_segment = true };
+    struct gemm_job job = { .m = 1, .n = 1, .pieces = &piece, .pieces_count = 1, .grad = &grad, .ldg = 1, .unit = 1,
+                            .grad_scale = 1.0f, .overflow = &overflow };
+    for (uint32_t i = 0; i < count; i++) {
+        overflow = false;
+        kern_gemm(v[i].kern, &job);
+        assert_true(overflow);
+        assert_int_equal(grad, 7);
+    }
+    variants_close(v, count);
+}
+
 static void instruction_set_can_be_forced_and_wrong_names_are_refused(void **state)
 {
     (void)state;
@@ -661,6 +690,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(denormals_are_zero_in_and_out),
     cmocka_unit_test(nothing_to_sum_leaves_bias_and_residual),
     cmocka_unit_test(gradients_round_to_even_and_report_overflow),
+    cmocka_unit_test(two_overflows_do_not_cancel),
     cmocka_unit_test(instruction_set_can_be_forced_and_wrong_names_are_refused),
     cmocka_unit_test(an_instance_knows_what_it_was_made_of),
 };
