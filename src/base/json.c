@@ -36,8 +36,8 @@ static bool too_deep(const char *text, size_t bytes, int *line, int *col)
     return false;
 }
 
-enum err json_parse_line(json_t **out, const char *name, uint64_t line, const char *text, size_t bytes,
-                         enum json_error_code *code)
+static enum err parse(json_t **out, const char *name, uint64_t line, const char *text, size_t bytes, size_t flags,
+                      enum json_error_code *code)
 {
     int deep_line, col;
     *out = NULL;
@@ -48,7 +48,7 @@ enum err json_parse_line(json_t **out, const char *name, uint64_t line, const ch
                     (unsigned long long)line + (unsigned long long)deep_line - 1, col, JSON_DEPTH_MAX);
     }
     json_error_t error;
-    *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
+    *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY | flags, &error);
     if (*out == NULL) {
         *code = json_error_code(&error);
         for (char *c = error.text; *c != '\0'; c++) { /* jansson quotes the input: no control codes on a terminal */
@@ -59,6 +59,18 @@ enum err json_parse_line(json_t **out, const char *name, uint64_t line, const ch
                     error.text);
     }
     return OK;
+}
+
+enum err json_parse_line(json_t **out, const char *name, uint64_t line, const char *text, size_t bytes,
+                         enum json_error_code *code)
+{
+    return parse(out, name, line, text, bytes, 0, code);
+}
+
+enum err json_parse_reals(json_t **out, const char *name, const char *text, size_t bytes)
+{
+    enum json_error_code code;
+    return parse(out, name, 1, text, bytes, JSON_DECODE_INT_AS_REAL, &code);
 }
 
 enum err json_parse(json_t **out, const char *name, const char *text, size_t bytes)

@@ -15,6 +15,9 @@ MUST_USE enum err json_parse(json_t **out, const char *name, const char *text, s
  * there is none). */
 MUST_USE enum err json_parse_line(json_t **out, const char *name, uint64_t line, const char *text, size_t bytes,
                                   enum json_error_code *code);
+/* As json_parse for a file whose integers are not asked for: every number becomes a real, so that one beyond 64 bits
+ * (transformers writes 10^30 for "no limit") is no fault. */
+MUST_USE enum err json_parse_reals(json_t **out, const char *name, const char *text, size_t bytes);
 /* Read and parse a file of at most `limit` bytes. */
 MUST_USE enum err json_read_file(json_t **out, const char *path, size_t limit);
 

@@ -62,7 +62,7 @@ static enum err parse_kept(const struct tokenizer_file *f, const char *folder, j
         return OK;
     }
     TRY(file_join(&path, folder, f->name));
-    enum err err = json_parse(out, path, text_of(f), f->text.bytes);
+    enum err err = json_parse_reals(out, path, text_of(f), f->text.bytes);
     if (err == OK && !json_is_object(*out)) {
         json_decref(*out);
         *out = NULL;
