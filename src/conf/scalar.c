@@ -4,8 +4,6 @@
  * and everything else is refused with the fix. Quotes always make a text. */
 #include "conf/scalar.h"
 
-#include <errno.h>
-
 #include "base/utf8.h"
 
 struct quoted scalar_quote(const char *text, size_t bytes)
@@ -214,9 +212,8 @@ struct scalar_problem scalar_whole(const struct node *n, uint64_t *out)
         }
         return problem("a whole number", n, advice);
     }
-    errno = 0;
-    unsigned long long value = strtoull(n->text, NULL, 10);
-    if (errno == ERANGE || value > INT64_MAX) {
+    unsigned long long value = strtoull(n->text, NULL, 10); /* the largest one when there are too many digits */
+    if (value > INT64_MAX) {
         return problem("a whole number", n, "it has too many digits");
     }
     *out = value;

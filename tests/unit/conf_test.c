@@ -437,6 +437,12 @@ static void length_in_epochs_is_resolved_later(void **state)
     struct buf out = { 0 };
     assert_ok(conf_print(&l.c, &out));
     assert_non_null(strstr(out.data, "# derived from num_train_epochs"));
+    buf_clear(&out);
+    assert_ok(conf_save(&l.c, &out)); /* the length that was asked for, not both */
+    struct loaded again = load_text(out.data);
+    assert_int_equal(again.f.errors, 0);
+    assert_true(again.c.num_train_epochs == 2 && again.c.max_steps == 0);
+    release(&again);
     buf_release(&out);
     assert_ok(conf_derive(&l.c, "max_steps", 40, "num_train_epochs"));
     assert_int_equal(conf_check(&l.c, &l.f), ERR_USAGE);
