@@ -341,6 +341,16 @@ static void store_reads_every_integer_width_and_refuses_what_is_no_id(void **sta
             assert_fails(ERR_DATA, "sequence 1, position 0: token id -1 is no token id", store_read(s, 0, 23, 0, id));
             store_close(s);
         }
+        if (code[k] == 5) { /* 2^32 + 105 would be 105 in 32 bits */
+            memset(bin + 5 * width[k], 0, width[k]);
+            bin[5 * width[k]] = 105;
+            bin[5 * width[k] + 4] = 1;
+            put(at("width.bin"), bin, 23 * width[k]);
+            assert_ok(store_open(&s, at("width")));
+            assert_fails(ERR_DATA, "position 0: token id 4294967401 is not below the vocabulary 200",
+                         store_read(s, 0, 23, 200, id));
+            store_close(s);
+        }
     }
 }
 

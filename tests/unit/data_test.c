@@ -170,33 +170,38 @@ static void plain_text_is_one_document_and_must_be_utf8(void **state)
     assert_no_leftovers(at("refused"));
 }
 
-static void lines_above_the_limit_are_refused(void **state)
+/* One line of exactly `line` bytes between two short ones. */
+static void put_long_line(size_t line)
 {
-    (void)state;
-    static const char start[] = "{\"text\":\"a\"}\n", open[] = "{\"text\":\"long\",\"rest\":\"", close[] = "\"}\n";
+    static const char open[] = "{\"text\":\"a\"}\n{\"text\":\"long\",\"rest\":\"", close[] = "\"}\n{\"text\":\"b\"}\n";
     struct buf b = { 0 };
-    size_t fill = READER_LINE_BYTES_MAX + 1 - (sizeof(open) - 1) - 2; /* one byte too long */
-    assert_ok(buf_add_string(&b, start));
+    size_t fill = line - strlen(strchr(open, '\n') + 1) - 2;
     assert_ok(buf_add_string(&b, open));
-    assert_ok(buf_reserve(&b, fill + 100));
+    assert_ok(buf_reserve(&b, fill + sizeof(close)));
     memset(b.data + b.bytes, 'x', fill);
     b.bytes += fill;
     assert_ok(buf_add_string(&b, close));
-    assert_ok(buf_add_string(&b, "{\"text\":\"b\"}\n"));
     put(at("long.jsonl"), b.data, b.bytes);
+    buf_release(&b);
+}
+
+static void lines_above_the_limit_are_refused(void **state)
+{
+    (void)state;
     struct build_run r = { .input = { at("long.jsonl") }, .on_error = BUILD_SKIP };
-    assert_ok(run_build(&r, at("lines")));
-    assert_int_equal(r.result.skipped, 1);
-    assert_text(at("lines"), "a|b|");
+    static const size_t above[] = { 1, 1 << 20 }; /* the line's end in the last block that is kept, and far behind it */
+    for (size_t i = 0; i < 2; i++) {
+        put_long_line(READER_LINE_BYTES_MAX + above[i]);
+        assert_ok(run_build(&r, at("lines")));
+        assert_int_equal(r.result.skipped, 1);
+        assert_text(at("lines"), "a|b|");
+    }
     r.on_error = BUILD_STOP;
     assert_fails(ERR_DATA, "long.jsonl:2:1: line of more than 67108864 bytes", run_build(&r, at("lines")));
-    size_t cut = sizeof(start) - 1 + sizeof(open) - 1; /* now exactly the limit */
-    memmove(b.data + cut, b.data + cut + 1, b.bytes - cut - 1);
-    put(at("long.jsonl"), b.data, b.bytes - 1);
+    put_long_line(READER_LINE_BYTES_MAX);
     assert_ok(run_build(&r, at("lines")));
     assert_text(at("lines"), "a|long|b|");
     unlink(at("long.jsonl"));
-    buf_release(&b);
 }
 
 /* ---- compressed sources ---- */
@@ -383,6 +388,101 @@ static void build_gives_the_same_bytes_for_any_threads_and_memory(void **state)
     buf_release(&b);
 }
 
+/* Cuts before the last space. */
+static size_t cut_at_space(const void *arg, const char *text, size_t bytes)
+{
+    (void)arg;
+    const char *space = memrchr(text, ' ', bytes - 1);
+    return space != NULL ? (size_t)(space - text) : 0;
+}
+
+static void long_texts_are_read_in_pieces_without_loss(void **state)
+{
+    (void)state;
+    static const size_t batch_bytes[] = { 1, 5000, 100000, 100000000 };
+    struct buf whole = { 0 }, found = { 0 };
+    put_corpus();
+    get(at("corpus.txt"), &whole);
+    const char *inputs[] = { at("corpus.txt"), at("corpus.txt") };
+    struct reader_options o = { .inputs = inputs, .inputs_count = 2, .split = cut_at_space };
+    for (size_t i = 0; i < sizeof(batch_bytes) / sizeof(batch_bytes[0]); i++) {
+        struct reader *r;
+        struct reader_batch b = { 0 };
+        unsigned documents = 0, pieces = 0;
+        bool begins = true;
+        assert_ok(reader_open(&r, &o));
+        buf_clear(&found);
+        do {
+            assert_ok(reader_fill(r, &b, batch_bytes[i]));
+            for (size_t k = 0; k < b.count; k++, pieces++) {
+                struct reader_text text;
+                enum reader_fault fault;
+                assert_ok(reader_text(r, &b, k, &text, &fault));
+                assert_int_equal(b.piece[k].document_begins, begins);
+                assert_int_equal(b.piece[k].file, documents);
+                assert_ok(buf_add(&found, text.text, text.bytes));
+                reader_text_release(&text);
+                begins = b.piece[k].document_ends;
+                documents += begins;
+            }
+        } while (b.count > 0);
+        assert_int_equal(documents, 2);
+        assert_true(pieces >= 6);
+        assert_int_equal(found.bytes, 2 * whole.bytes);
+        assert_memory_equal(found.data, whole.data, whole.bytes);
+        assert_memory_equal(found.data + whole.bytes, whole.data, whole.bytes);
+        reader_batch_release(&b);
+        reader_close(r);
+    }
+    buf_release(&whole);
+    buf_release(&found);
+}
+
+static void a_text_in_pieces_has_the_tokens_of_the_whole(void **state)
+{
+    (void)state;
+    static const uint64_t memory[] = { 0, 1, 1000000 };
+    need_shared("assets/tokenizers/gpt2/tokenizer.json");
+    const char *input = shared("assets/text/en/tinyshakespeare.txt");
+    struct tokenizer *t;
+    struct tokenizer_scratch *scratch;
+    struct tokens expected = { 0 };
+    struct buf text = { 0 };
+    assert_ok(tokenizer_load(&t, shared("assets/tokenizers/gpt2")));
+    assert_ok(tokenizer_scratch_new(&scratch, t));
+    get(input, &text);
+    assert_ok(tokenizer_encode(t, scratch, text.data, text.bytes, 0, &expected));
+    for (size_t i = 0; i < sizeof(memory) / sizeof(memory[0]); i++) {
+        struct build_options o = { .inputs = &input,
+                                   .inputs_count = 1,
+                                   .prefix = at("pieces"),
+                                   .append_eot = true,
+                                   .memory_bytes = memory[i],
+                                   .quiet = true };
+        struct build_result result;
+        struct pool *pool;
+        struct store *s;
+        assert_ok(pool_new(&pool, 2));
+        assert_ok(data_build(&o, t, pool, &result));
+        pool_free(pool);
+        assert_int_equal(result.tokens, expected.count + 1);
+        assert_int_equal(result.documents, 1);
+        assert_int_equal(result.text_bytes, text.bytes);
+        int32_t *found = calloc(result.tokens, sizeof(*found));
+        assert_non_null(found);
+        assert_ok(store_open(&s, at("pieces")));
+        assert_ok(store_read(s, 0, result.tokens, 50257, found));
+        assert_memory_equal(found, expected.id, expected.count * sizeof(*found));
+        assert_int_equal(found[expected.count], 50256);
+        store_close(s);
+        free(found);
+    }
+    tokens_release(&expected);
+    buf_release(&text);
+    tokenizer_scratch_free(scratch);
+    tokenizer_free(t);
+}
+
 static void the_first_fault_in_input_order_is_reported(void **state)
 {
     (void)state;
@@ -454,6 +554,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(zstd_is_read_strictly),
     cmocka_unit_test(decompression_bombs_are_refused),
     cmocka_unit_test(build_gives_the_same_bytes_for_any_threads_and_memory),
+    cmocka_unit_test(long_texts_are_read_in_pieces_without_loss),
+    cmocka_unit_test(a_text_in_pieces_has_the_tokens_of_the_whole),
     cmocka_unit_test(the_first_fault_in_input_order_is_reported),
     cmocka_unit_test(ranges_divide_a_text_at_characters),
     cmocka_unit_test(build_fails_cleanly_when_the_disk_is_full),
