@@ -8,7 +8,7 @@
 
 static enum err print_help(const char *usage, const struct cmd_flag *flags, size_t count)
 {
-    printf("usage: %s\n", usage);
+    printf("%s\n", usage);
     for (size_t i = 0; i < count; i++) {
         int used = printf("  %s%s%s", flags[i].name, flags[i].value != NULL ? " " : "",
                           flags[i].value != NULL ? flags[i].value : "");
@@ -44,8 +44,8 @@ static const struct cmd_flag *find_flag(const char *name, size_t bytes, const st
     return NULL;
 }
 
-/* Take the flag at argv[*i]; *i is moved to its last argument. Bit f of *seen: flag f was given before (*text may hold a
- * default, so it cannot tell). */
+/* Take the flag at argv[*i]; *i is moved to its last argument. Bit f of *seen: flag f was given before (*text may
+ * hold a default, so it cannot tell). */
 static enum err take_flag(int argc, char **argv, int *i, const struct cmd_flag *flags, size_t count, uint64_t *seen)
 {
     const char *name = argv[*i], *equals = strchr(name, '=');

@@ -1,6 +1,8 @@
 /* Why this exists: the front door: one table of commands, one place where an error becomes a message and an exit code
  * (0 done, 1 the run failed, 2 usage or configuration, 3 damaged input, 4 resources, 5 a peer, 6 interrupted, 70 our
  * bug). */
+#include <signal.h>
+
 #include "cmd/cmd.h"
 
 #include "conf/nearest.h"
@@ -68,6 +70,7 @@ static enum err run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of the write, which is reported and cleaned up */
     enum err err = run(argc, argv);
     /* Output that could not be written (a full disk behind a redirection) must not look like success. */
     if (fflush(stdout) != 0 && err == OK) {
