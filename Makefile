@@ -44,7 +44,7 @@ bench: all ## measure against oneDNN, and against PyTorch when INVAR_PYTHON name
 	@tools/deps bench
 	@meson setup --reconfigure $(BUILD) >/dev/null
 	@ninja -C $(BUILD)
-	@bench/run.sh $(BUILD)
+	@bench/bench.sh $(BUILD)
 
 valgrind: all ## one training step of each family under valgrind
 	@tools/deps test

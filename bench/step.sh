@@ -1,6 +1,7 @@
 #!/bin/sh
-# The training step of GPT-2 124M (fp32, AdamW and clipping included) beside PyTorch's, in turns on the same threads, at
-# 1 x 1024 and 4 x 256 tokens. The fastest step of each side counts: ratios survive a busy machine, absolute times do not.
+# The training step of GPT-2 124M (fp32, AdamW and clipping included) beside PyTorch's, in turns on the same threads,
+# at 1 x 1024 and 4 x 256 tokens. The fastest step of each side counts: ratios survive a busy machine, absolute times
+# do not.
 #
 #   bench/step.sh [INVAR] [ROUNDS] [THREADS]      INVAR_PYTHON: a Python with torch
 set -eu
@@ -51,5 +52,6 @@ for shape in "1 1024" "4 256"; do
         round=$((round + 1))
     done
     echo "$(best "$work/ours-$1") $(best "$work/theirs-$1")" | awk -v shape="$1 x $2" -v threads="$threads" '
-        { printf "%s tokens, %s threads: Invar %.1f, PyTorch %.1f tokens/s, ratio %.3f\n", shape, threads, $1, $2, $1 / $2 }'
+        { printf "%s tokens, %s threads: Invar %.1f, PyTorch %.1f tokens/s, ratio %.3f\n",
+              shape, threads, $1, $2, $1 / $2 }'
 done

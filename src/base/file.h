@@ -50,8 +50,8 @@ struct file_map {
 };
 MUST_USE enum err file_map_open(struct file_map *m, const char *path);
 void file_map_close(struct file_map *m);
-/* Copy bytes [offset, offset + count) to `out`. Out of range, or a file that was cut after it was opened, is ERR_DATA with
- * file and offset, never a signal. */
+/* Copy bytes [offset, offset + count) to `out`. Out of range, or a file that was cut after it was opened, is
+ * ERR_DATA with file and offset, never a signal. */
 MUST_USE enum err file_map_copy(const struct file_map *m, uint64_t offset, uint64_t count, void *out);
 
 #endif

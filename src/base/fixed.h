@@ -11,7 +11,8 @@
 /* A gradient unit whose scaled magnitude reaches this overflows: 2^12 units of 2^50 still fit int64 (KERNELS D). */
 #define FIXED_UNIT_LIMIT 0x1p50f
 
-/* Sum of squares as three signed limbs: value = limb[0] + limb[1] 2^40 + limb[2] 2^80. Limbs of parts are added one by one. */
+/* Sum of squares as three signed limbs: value = limb[0] + limb[1] 2^40 + limb[2] 2^80. Limbs of parts are added
+ * one by one. */
 struct fixed_wide {
     int64_t limb[3];
 };

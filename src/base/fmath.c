@@ -1,6 +1,6 @@
 /* Why this exists: libm's exp, log, sin and cos differ between machines in the last bit, and a learning rate or an
- * initial weight that differs in one bit breaks the promise. Polynomials are Taylor series on reduced ranges short enough
- * for double precision; __builtin_fma and __builtin_sqrt are single correctly rounded IEEE operations. */
+ * initial weight that differs in one bit breaks the promise. Polynomials are Taylor series on reduced ranges short
+ * enough for double precision; __builtin_fma and __builtin_sqrt are single correctly rounded IEEE operations. */
 #include "base/fmath.h"
 
 #include <stdint.h>

@@ -5,7 +5,8 @@
 #include "base/buf.h"
 #include "base/file.h"
 
-/* Line and column (in bytes, from 1) of the first bracket nested deeper than JSON_DEPTH_MAX; false when there is none. */
+/* Line and column (in bytes, from 1) of the first bracket nested deeper than JSON_DEPTH_MAX; false when there is
+ * none. */
 static bool too_deep(const char *text, size_t bytes, int *line, int *col)
 {
     int depth = 0;

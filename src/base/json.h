@@ -1,5 +1,5 @@
-/* JSON files through jansson, with the limits outside data need: duplicate keys, depth above 64 and text after the value
- * are refused, and every error names file:line:column. Values are jansson's json_t; json_decref frees them. */
+/* JSON files through jansson, with the limits outside data need: duplicate keys, depth above 64 and text after the
+ * value are refused, and every error names file:line:column. Values are jansson's json_t; json_decref frees them. */
 #ifndef BASE_JSON_H
 #define BASE_JSON_H
 
@@ -11,8 +11,8 @@
 
 /* Parse `text`; `name` stands for the file in messages. */
 MUST_USE enum err json_parse(json_t **out, const char *name, const char *text, size_t bytes);
-/* As json_parse for a text that begins at line `line` of its file; *code is jansson's kind of fault (json_error_unknown when
- * there is none). */
+/* As json_parse for a text that begins at line `line` of its file; *code is jansson's kind of fault
+ * (json_error_unknown when there is none). */
 MUST_USE enum err json_parse_line(json_t **out, const char *name, uint64_t line, const char *text, size_t bytes,
                                   enum json_error_code *code);
 /* As json_parse for a file whose integers are not asked for: every number becomes a real, so that one beyond 64 bits

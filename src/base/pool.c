@@ -2,8 +2,8 @@
  * microseconds per call and that thread sanitizers understand; OpenMP runtimes give none of these for ranks that are
  * threads. Workers spin briefly for the next job, then sleep on a condition variable.
  *
- * Invariants: `job` is the number of jobs started; a worker runs job j exactly once; `done` counts the workers that have
- * finished the current job; tasks are taken from `next` in ascending order. */
+ * Invariants: `job` is the number of jobs started; a worker runs job j exactly once; `done` counts the workers
+ * that have finished the current job; tasks are taken from `next` in ascending order. */
 #include "base/pool.h"
 
 #include <pthread.h>

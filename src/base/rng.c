@@ -1,5 +1,5 @@
-/* Why this exists: initialisation, data order and sampling must not depend on how a job is split, so every random number
- * is addressed by logical coordinates. */
+/* Why this exists: initialisation, data order and sampling must not depend on how a job is split, so every random
+ * number is addressed by logical coordinates. */
 #include "base/rng.h"
 
 #include "base/fmath.h"

@@ -1,5 +1,6 @@
-/* Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3",
- * SC 2011). A number is a pure function of (seed, purpose, coordinates): no state, no order, no rank, no thread. */
+/* Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1,
+ * 2, 3", SC 2011). A number is a pure function of (seed, purpose, coordinates): no state, no order, no rank, no
+ * thread. */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
 
@@ -29,8 +30,8 @@ static inline double rng_unit(uint32_t word)
 /* Four standard normal numbers from one block (Box-Muller, in double with base/fmath.h: the same bits everywhere). */
 void rng_normal4(struct rng_block block, double out[4]);
 
-/* The keyed permutation of [0, n): a pure function in O(1) time and memory (a 4-round Feistel network over the next even
- * power of two, walked until it falls inside n). Bijective for every seed and epoch. index < n, n > 0. */
+/* The keyed permutation of [0, n): a pure function in O(1) time and memory (a 4-round Feistel network over the
+ * next even power of two, walked until it falls inside n). Bijective for every seed and epoch. index < n, n > 0. */
 uint64_t rng_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t index);
 
 #endif

@@ -45,7 +45,8 @@ static void print_result(const struct evaluation *e, const struct store_info *in
 }
 
 /* The first window's tokens and logits as a safetensors file: for comparison with other programs. */
-static enum err dump_logits(const char *path, const char *out, const struct store *data, uint64_t length, uint64_t threads)
+static enum err dump_logits(const char *path, const char *out, const struct store *data, uint64_t length,
+                            uint64_t threads)
 {
     struct session s = { 0 };
     struct sampler sampler;

@@ -8,7 +8,8 @@
 static const char usage[] =
     "usage: invar generate CHECKPOINT --prompt TEXT [options]\n"
     "\n"
-    "Continue a text. CHECKPOINT is a run folder (its newest checkpoint), a step folder or a Hugging Face model folder.\n"
+    "Continue a text. CHECKPOINT is a run folder (its newest checkpoint), a step folder or a Hugging Face model\n"
+    "folder.\n"
     "The same seed gives the same text on every machine and number of threads.\n"
     "\n"
     "example: invar generate runs/demo/run --prompt \"ROMEO:\" --max-new-tokens 200 --temperature 0.8\n";
@@ -34,7 +35,8 @@ static enum err read_numbers(const struct generate_flags *f, struct generation *
     return cmd_whole("--context", f->context, 0, 1u << 24, context);
 }
 
-static enum err run(const char *path, const char *tokenizer_path, struct generation *g, uint64_t threads, uint64_t context)
+static enum err run(const char *path, const char *tokenizer_path, struct generation *g, uint64_t threads,
+                    uint64_t context)
 {
     struct session s = { 0 };
     struct tokenizer *t = NULL;
@@ -46,7 +48,8 @@ static enum err run(const char *path, const char *tokenizer_path, struct generat
     const struct session_options o = { MODEL_INFER, 1, context, threads };
     TRY_OUT(session_open(&s, path, &o));
     if (tokenizer_vocab(t) > s.conf.vocab) {
-        err = FAIL(ERR_USAGE, "the tokenizer has %llu ids, the model %llu | give the tokenizer the model was trained with",
+        err = FAIL(ERR_USAGE,
+                   "the tokenizer has %llu ids, the model %llu | give the tokenizer the model was trained with",
                    (unsigned long long)tokenizer_vocab(t), (unsigned long long)s.conf.vocab);
         goto out;
     }
@@ -78,7 +81,8 @@ enum err cmd_generate(int argc, char **argv)
         { "--max-new-tokens", "N", "most tokens to generate (256)", &f.max_new_tokens, NULL },
         { "--temperature", "X", "0: always the most likely token; 1: as the model says (0.8)", &f.temperature, NULL },
         { "--top-k", "N", "choose among the N most likely tokens; 0: all (0)", &f.top_k, NULL },
-        { "--top-p", "X", "choose among the most likely tokens that hold this share of probability (1)", &f.top_p, NULL },
+        { "--top-p", "X", "choose among the most likely tokens that hold this share of probability (1)", &f.top_p,
+          NULL },
         { "--seed", "N", "another number, another text (0)", &f.seed, NULL },
         { "--tokenizer", "PATH", "when it does not lie in the checkpoint folder", &f.tokenizer, NULL },
         { "--context", "N", "positions of the cache; 0: all the model has (0)", &f.context, NULL },

@@ -15,9 +15,9 @@ static void on_signal(int number)
 static const char usage[] =
     "usage: invar train [CONFIG.yaml] [--key value ...]\n"
     "\n"
-    "Train a model as CONFIG.yaml (or --key value alone) says. Every key of the file can be given on the command line,\n"
-    "which wins. Ctrl-C saves a checkpoint and ends with exit code 6; --resume_from_checkpoint latest goes on with the\n"
-    "same bits as a run that never stopped.\n"
+    "Train a model as CONFIG.yaml (or --key value alone) says. Every key of the file can be given on the command\n"
+    "line, which wins. Ctrl-C saves a checkpoint and ends with exit code 6; --resume_from_checkpoint latest goes on\n"
+    "with the same bits as a run that never stopped.\n"
     "\n"
     "example: invar train examples/demo.yaml --max_steps 100\n\n";
 

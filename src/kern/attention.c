@@ -1,12 +1,13 @@
 /* Why this exists: attention without a T x T buffer whose bits depend on nothing but its inputs. This file checks the
  * arguments and divides outputs over the pool; attention_leaf.c has the arithmetic and its definition.
  *
- * Division. Forward: (key/value head, block of query columns), the longest first. Backward: (key block, key/value head), in
- * which one task owns dk and dv of its keys and adds its term to dq of every later query. Those terms must be added in
- * ascending order of key blocks, so task (j, g) follows task (j - 1, g) at a distance: before touching dq of step s it waits
- * until the other has finished step s. Scores are therefore computed once, on any number of threads.
- * No deadlock: the pool hands out tasks in ascending order and (j - 1, g) comes before (j, g), so the first unfinished
- * task never waits. Key/value heads are taken side by side, so that with as many heads as threads nobody waits at all.
+ * Division. Forward: (key/value head, block of query columns), the longest first. Backward: (key block, key/value
+ * head), in which one task owns dk and dv of its keys and adds its term to dq of every later query. Those terms must
+ * be added in ascending order of key blocks, so task (j, g) follows task (j - 1, g) at a distance: before touching dq
+ * of step s it waits until the other has finished step s. Scores are therefore computed once, on any number of
+ * threads. No deadlock: the pool hands out tasks in ascending order and (j - 1, g) comes before (j, g), so the first
+ * unfinished task never waits. Key/value heads are taken side by side, so that with as many heads as threads nobody
+ * waits at all.
  *
  * Invariant: progress counters of a task are 0 before the pool starts and are written by that task only. */
 #include "kern/attention_leaf.h"

@@ -6,10 +6,11 @@
  * Forward, for key blocks b of 64 from position 0 ascending, over the keys of the block that t sees:
  *   m' = max(m, max s);  alpha = exp(m - m');  p[key] = exp(s[key] - m')      (m starts at -inf)
  *   sum: key c of the block goes to lane c mod 16, ascending, then the tree (l, l+8), (l, l+4), (l, l+2), (l, l+1)
- *   l = fma(l, alpha, sum);  o[d] = o[d] * alpha (rounded), then the chain goes on over keys: fma(p[key], v[key][d], o[d])
- * At the end r = 1 / l;  o[d] = fma(o[d], r, +0);  lse = m + log(l).
- * Backward: dot = 16-lane sum of fused d_o[d] o[d] (element d in lane d mod 16, ascending, the same tree);
- *   p = exp(s - lse);  dp[key] = chain over d of d_o[d] v[key][d];  ds = p * (dp - dot);  ks[d] = k[d] * scale (rounded)
+ *   l = fma(l, alpha, sum);  o[d] = o[d] * alpha (rounded), then the chain goes on over keys: fma(p[key], v[key][d],
+ * o[d]) At the end r = 1 / l;  o[d] = fma(o[d], r, +0);  lse = m + log(l). Backward: dot = 16-lane sum of fused
+ * d_o[d] o[d] (element d in lane d mod 16, ascending, the same tree);
+ *   p = exp(s - lse);  dp[key] = chain over d of d_o[d] v[key][d];  ds = p * (dp - dot);  ks[d] = k[d] * scale
+ *   (rounded)
  *   dq[t][d]   one chain over keys ascending of ds[t][key] ks[key][d]
  *   dk[key][d] one chain over (query head of the group, t) ascending of ds[t][key] qs[t][d]
  *   dv[key][d] one chain in that order of p[t][key] d_o[t][d]
@@ -18,9 +19,9 @@
  * zero. Where it would show (o) the last fma with +0 makes it +; in the gradients the extent of what is computed is
  * fixed: multiples of 8 rows and keys. So no result depends on first, rows, the blocking of queries, or threads.
  *
- * Layout. Vectors lie across query columns in the forward pass (no sum across lanes ever happens) and across keys or d in
- * the backward pass; the other operand of a product is broadcast. Panels are [k][PANEL] floats. Rows of blocks have an odd
- * number of cache lines so that equal columns of different rows do not meet in one cache set. */
+ * Layout. Vectors lie across query columns in the forward pass (no sum across lanes ever happens) and across keys
+ * or d in the backward pass; the other operand of a product is broadcast. Panels are [k][PANEL] floats. Rows of
+ * blocks have an odd number of cache lines so that equal columns of different rows do not meet in one cache set. */
 #include "kern/attention_leaf.h"
 
 #include <sched.h>
@@ -175,8 +176,8 @@ static void pack_sixteen(float *dst, const float *const *row, uint64_t dim, floa
     }
 }
 
-/* dst[r * block_row + d] = src[r * ld + d] * scale for `rows` rows; up to a multiple of GROUP rows and of PANEL columns the
- * rest is zeros. */
+/* dst[r * block_row + d] = src[r * ld + d] * scale for `rows` rows; up to a multiple of GROUP rows and of PANEL
+ * columns the rest is zeros. */
 static void copy_block(float *dst, const float *src, uint64_t ld, uint64_t rows, uint64_t dim, float scale)
 {
     uint64_t to = block_row(dim), width = round_up(dim, PANEL);
@@ -198,8 +199,8 @@ static void copy_block(float *dst, const float *src, uint64_t ld, uint64_t rows,
     }
 }
 
-/* Rows of a matrix that will be copied next. Their distance is often a multiple of a power of two, so that they do not stay
- * in the second cache and nothing fetches them in time unless asked. */
+/* Rows of a matrix that will be copied next. Their distance is often a multiple of a power of two, so that they do
+ * not stay in the second cache and nothing fetches them in time unless asked. */
 struct ahead {
     const float *p;
     uint64_t ld, rows;
@@ -485,7 +486,8 @@ struct step {
 };
 
 /* c[i][key] = chain over d of a[i][d] columns[d][key], only where some pair of a group and a panel is seen. */
-static void pair_products(const struct backward *b, const struct step *s, const float *a, const float *columns, float *c)
+static void pair_products(const struct backward *b, const struct step *s, const float *a, const float *columns,
+                          float *c)
 {
     const struct ahead *next = c == b->p ? &s->next_q : &s->next_d_o;
     for (uint64_t n = 0; n < BLOCK; n += PANEL) {
@@ -596,8 +598,8 @@ static void pack_keys(const struct backward *b)
     copy_block(b->k_rows, k, a->ldk, b->keys, b->dim, a->scale);
 }
 
-/* The step at query block `block` of head `head`, and what to fetch meanwhile: the rows of the next step, and in the last
- * one the places of dk and dv. */
+/* The step at query block `block` of head `head`, and what to fetch meanwhile: the rows of the next step, and in
+ * the last one the places of dk and dv. */
 static struct step step_at(const struct backward *b, uint64_t head, uint64_t block)
 {
     const struct attention *a = b->t->a;

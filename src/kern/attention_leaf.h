@@ -10,7 +10,8 @@
 #define ATTENTION_COLUMNS 128u /* query columns of one forward task */
 #define ATTENTION_DIM_MAX 256u
 
-/* Floats of scratch one thread needs; the backward pass takes most: six blocks of rows, two of columns, two of scores. */
+/* Floats of scratch one thread needs; the backward pass takes most: six blocks of rows, two of columns, two of
+ * scores. */
 #define ATTENTION_SCRATCH_FLOATS                                                                   \
     (6u * ATTENTION_BLOCK * (ATTENTION_DIM_MAX + 16u) + 2u * ATTENTION_BLOCK * ATTENTION_DIM_MAX + \
      2u * ATTENTION_BLOCK * ATTENTION_BLOCK + 2048u)
@@ -22,7 +23,8 @@ struct attention_task {
     uint64_t kv_head;
     uint64_t block;      /* of ATTENTION_COLUMNS columns (forward) or 64 keys (backward) */
     float *scratch;      /* ATTENTION_SCRATCH_FLOATS, aligned to 64 bytes */
-    /* Backward: steps (query head, query block) finished by the key block before this one, NULL for block 0; and ours. */
+    /* Backward: steps (query head, query block) finished by the key block before this one, NULL for block 0; and
+     * ours. */
     const _Atomic uint32_t *before;
     _Atomic uint32_t *mine;
 };

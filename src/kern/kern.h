@@ -1,11 +1,12 @@
-/* Arithmetic on plain arrays: the whole surface of kern/. Everything that touches an element of a tensor is behind one of
- * these functions.
+/* Arithmetic on plain arrays: the whole surface of kern/. Everything that touches an element of a tensor is behind
+ * one of these functions.
  *
- * Shape letters: T tokens (rows), C hidden size, F feed-forward width, V vocabulary (padded), H query heads, G key/value
- * heads, D head size. Matrices are row-major; `ld` is the distance between rows in elements. All pointers must be 4-byte
- * aligned at least (big buffers come from arenas and are aligned to 64); no function keeps a pointer.
- * Results are the same bits for every instruction set, thread count and split of T unless the comment says otherwise; the
- * order of each sum is in the comment and in docs/numerics.md. Nothing here allocates after kern_new. Not collective. */
+ * Shape letters: T tokens (rows), C hidden size, F feed-forward width, V vocabulary (padded), H query heads, G
+ * key/value heads, D head size. Matrices are row-major; `ld` is the distance between rows in elements. All
+ * pointers must be 4-byte aligned at least (big buffers come from arenas and are aligned to 64); no function keeps
+ * a pointer. Results are the same bits for every instruction set, thread count and split of T unless the comment
+ * says otherwise; the order of each sum is in the comment and in docs/numerics.md. Nothing here allocates after
+ * kern_new. Not collective. */
 #ifndef KERN_KERN_H
 #define KERN_KERN_H
 
@@ -20,8 +21,8 @@ enum isa { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_COUNT };
 
 struct kern; /* one table of leaf kernels, the pool that divides outputs, and packing buffers */
 
-/* The best instruction set of this CPU, or the one named by INVAR_ISA (scalar, avx2, avx512). ERR_USAGE for an unknown name
- * or one the CPU lacks. */
+/* The best instruction set of this CPU, or the one named by INVAR_ISA (scalar, avx2, avx512). ERR_USAGE for an
+ * unknown name or one the CPU lacks. */
 MUST_USE enum err kern_choose_isa(enum isa *out);
 bool kern_isa_supported(enum isa isa);
 const char *kern_isa_name(enum isa isa);
@@ -37,17 +38,18 @@ double kern_peak_gflops(struct kern *k);
 
 /* ---- matrix products ---- */
 
-/* Element (i, k) of an operand: trans ? p[k * ld + i] : p[i * ld + k]. For the left operand i is a row of C, for the right
- * one i is a column of C: C[i][j] = sum over k of a(i, k) b(j, k). */
+/* Element (i, k) of an operand: trans ? p[k * ld + i] : p[i * ld + k]. For the left operand i is a row of C, for
+ * the right one i is a column of C: C[i][j] = sum over k of a(i, k) b(j, k). */
 struct gemm_mat {
     const float *p;
     uint64_t ld;
     bool trans;
 };
 
-/* A stretch of the summed dimension with its own operand pointers. Pieces are chained in order (fp32 accumulator from +0,
- * fused multiply-add, k ascending); `ends_segment` closes a segment. The segments' sums - their number is a power of two -
- * are combined by the balanced tree ((0+1)+(2+3))+... left + right. The last piece must end a segment. */
+/* A stretch of the summed dimension with its own operand pointers. Pieces are chained in order (fp32 accumulator
+ * from +0, fused multiply-add, k ascending); `ends_segment` closes a segment. The segments' sums - their number is
+ * a power of two - are combined by the balanced tree ((0+1)+(2+3))+... left + right. The last piece must end a
+ * segment. */
 struct gemm_piece {
     struct gemm_mat a, b;
     uint64_t k;
@@ -67,9 +69,10 @@ struct gemm_job {
     const float *bias;     /* [n] or NULL */
     const float *residual; /* m x n, ldr; may be c itself; or NULL */
     uint64_t ldr;
-    /* Gradient result (when grad is not NULL; c, bias, residual must be NULL, all segments one): the summed dimension is
-     * cut every `unit` elements from its start; each unit's chain v starts at +0 and is added as an integer:
-     * grad[i * ldg + j] += round_to_nearest_even(v * grad_scale). |v * grad_scale| >= 2^50 or NaN sets *overflow. */
+    /* Gradient result (when grad is not NULL; c, bias, residual must be NULL, all segments one): the summed
+     * dimension is cut every `unit` elements from its start; each unit's chain v starts at +0 and is added as an
+     * integer: grad[i * ldg + j] += round_to_nearest_even(v * grad_scale). |v * grad_scale| >= 2^50 or NaN sets
+     * *overflow. */
     int64_t *grad;
     uint64_t ldg;
     uint64_t unit;
@@ -99,9 +102,10 @@ struct attention {
 };
 void kern_attention_forward(struct kern *k, const struct attention *a);
 
-/* Gradients with respect to q, k, v (overwritten) of a full forward (first == 0, lse given, at most 2^22 rows). dq sums over
- * keys ascending; dk and dv over (query head of the group ascending, query ascending). d_o has ldo, dq has ldq, dk and dv
- * have ldk; none may overlap an input. row_dot: scratch [heads][rows] (the sum of d_o * o, 16 lanes). */
+/* Gradients with respect to q, k, v (overwritten) of a full forward (first == 0, lse given, at most 2^22 rows). dq
+ * sums over keys ascending; dk and dv over (query head of the group ascending, query ascending). d_o has ldo, dq
+ * has ldq, dk and dv have ldk; none may overlap an input. row_dot: scratch [heads][rows] (the sum of d_o * o, 16
+ * lanes). */
 struct attention_grad {
     const float *d_o;
     float *dq, *dk, *dv;
@@ -123,8 +127,9 @@ void kern_rmsnorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const fl
 void kern_rmsnorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
                            const float *rstd, const float *dy, float *dx);
 
-/* Gradients summed over the rows of each unit in ascending order (one fp32 chain per column and unit, from +0), converted
- * and added like gemm_job.grad. rows is a multiple of the unit, except that the last unit may be shorter. */
+/* Gradients summed over the rows of each unit in ascending order (one fp32 chain per column and unit, from +0),
+ * converted and added like gemm_job.grad. rows is a multiple of the unit, except that the last unit may be
+ * shorter. */
 struct grad_sink {
     int64_t *grad; /* [cols] */
     uint64_t unit; /* rows of one unit */
@@ -144,10 +149,10 @@ void kern_gelu_forward(struct kern *k, uint64_t n, const float *x, float *y);
 void kern_gelu_backward(struct kern *k, uint64_t n, const float *x, const float *dy, float *dx);
 /* y = silu(gate) * up. */
 void kern_swiglu_forward(struct kern *k, uint64_t n, const float *gate, const float *up, float *y);
-/* d_gate and d_up are overwritten; d_gate may be gate, d_up may be up; y (recomputed output, may be dy's own memory or NULL)
- * is written last when not NULL, so that the down projection's weight gradient can use it. */
-void kern_swiglu_backward(struct kern *k, uint64_t n, const float *gate, const float *up, const float *dy, float *d_gate,
-                          float *d_up, float *y);
+/* d_gate and d_up are overwritten; d_gate may be gate, d_up may be up; y (recomputed output, may be dy's own
+ * memory or NULL) is written last when not NULL, so that the down projection's weight gradient can use it. */
+void kern_swiglu_backward(struct kern *k, uint64_t n, const float *gate, const float *up, const float *dy,
+                          float *d_gate, float *d_up, float *y);
 
 /* Rotary embedding in place on `heads` heads of x[t * ld + h * D + d], pairs (d, d + D/2) as Hugging Face's Llama does.
  * cos_table and sin_table: [positions][D/2]; row t has position first + (t mod period): several sequences of `period`
@@ -171,10 +176,11 @@ void kern_embed_grad(struct kern *k, uint64_t rows, uint64_t cols, const int32_t
 
 /* ---- cross entropy ---- */
 
-/* Rows of logits [rows][ld], `vocab` real columns of `padded` (the rest is ignored and gets gradient 0). target < 0: the
- * row does not count (loss 0, gradient 0). Row maximum, then the sum of exp(x - max) in `segments` equal segments of the
- * padded row, each 4 x 16 lanes and tree, combined by the balanced tree. loss[t] = log(sum) + max - x[target].
- * With `backward`, logits are overwritten by softmax - onehot (token-sum gradient, no division by a count). */
+/* Rows of logits [rows][ld], `vocab` real columns of `padded` (the rest is ignored and gets gradient 0). target <
+ * 0: the row does not count (loss 0, gradient 0). Row maximum, then the sum of exp(x - max) in `segments` equal
+ * segments of the padded row, each 4 x 16 lanes and tree, combined by the balanced tree. loss[t] = log(sum) + max
+ * - x[target]. With `backward`, logits are overwritten by softmax - onehot (token-sum gradient, no division by a
+ * count). */
 void kern_cross_entropy(struct kern *k, uint64_t rows, uint64_t vocab, uint64_t padded, uint64_t ld, uint32_t segments,
                         const int32_t *target, float *logits, float *loss, bool backward);
 
@@ -186,9 +192,9 @@ void kern_grad_square_sum(struct kern *k, uint64_t n, const int64_t *grad, struc
 
 /* AdamW with decoupled decay (Loshchilov and Hutter, 2019), elementwise:
  *   g = float(grad) * grad_factor;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g g
- *   p = p - lr * decay * p;  p = p - step_size * m / (sqrt(v) * rsqrt_correction2 + eps)
- * as fused multiply-adds in the order docs/numerics.md gives. Zeroes grad. Returns through *hash the sum of hash_element
- * (base/hash.h) over the new parameters, element index first_index + i. */
+ *   p = p - lr * decay * p;  p = p - step_size * m / (sqrt(v) * rsqrt_correction2 + eps) as fused multiply-adds in
+ * the order docs/numerics.md gives. Zeroes grad. Returns through *hash the sum of hash_element (base/hash.h) over
+ * the new parameters, element index first_index + i. */
 struct adamw {
     double grad_factor; /* 2^-grad_scale_log2 / counted tokens * clip */
     float lr, beta1, beta2, eps, weight_decay;

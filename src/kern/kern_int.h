@@ -1,7 +1,7 @@
-/* Private to kern/: the instance and the naming of leaf kernels.
- * Branches in the parent, loops in the leaf: files compiled once (gemm.c, attention.c, ...) check arguments and divide the
- * outputs over the pool; leaf files (*_leaf.c) are compiled once per instruction set and export one table of functions
- * each, so that nothing outside picks an instruction set by itself. */
+/* Private to kern/: the instance and the naming of leaf kernels. Branches in the parent, loops in the leaf: files
+ * compiled once (gemm.c, attention.c, ...) check arguments and divide the outputs over the pool; leaf files
+ * (*_leaf.c) are compiled once per instruction set and export one table of functions each, so that nothing outside
+ * picks an instruction set by itself. */
 #ifndef KERN_KERN_INT_H
 #define KERN_KERN_INT_H
 

@@ -5,7 +5,8 @@
  * every thread by base/pool.h), fused operations are asked for by name, min and max return the second operand when the
  * operands are equal or one is NaN (what x86 does), and sums over lanes use one tree. NaN payloads are not defined.
  *
- * Types: struct v16 (floats), struct v16i (int32), struct m16 (one truth value for each lane). Each representation gives
+ * Types: struct v16 (floats), struct v16i (int32), struct m16 (one truth value for each lane). Each representation
+ * gives
  *   v16_zero()  v16_set1(x)  v16_load(p)  v16_store(p, v)          no alignment needed
  *   v16_load_n(p, n)  v16_store_n(p, v, n)                          the first n <= 16 lanes; others are 0 / not touched
  *   v16_add  v16_sub  v16_mul  v16_div  v16_sqrt
@@ -35,7 +36,11 @@
 #error "kern/simd.h is for files compiled once per instruction set"
 #endif
 
+#if KERN_ISA == 0
+#define V16_INLINE static inline /* the definition need not be fast; forced inlining takes a compiler minutes here */
+#else
 #define V16_INLINE static inline __attribute__((always_inline))
+#endif
 #define V16_LANES 16u
 
 #if KERN_ISA == 2

@@ -244,7 +244,8 @@ V16_INLINE void v16_transpose(struct v16 *r)
         u[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
     }
     for (int c = 0; c < 4; c++) {
-        __m512 even_lo = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x88), odd_lo = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xdd);
+        __m512 even_lo = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x88),
+               odd_lo = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xdd);
         __m512 even_hi = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0x88);
         __m512 odd_hi = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0xdd);
         r[c].v = _mm512_shuffle_f32x4(even_lo, even_hi, 0x88);

@@ -1,5 +1,6 @@
-/* Elementary functions on 16 lanes: polynomials of fused multiply-adds, no libm, the same bits on every instruction set.
- * Coefficients are minimax fits (Remez, relative error of the whole function) rounded to fp32. Not defined: NaN payloads. */
+/* Elementary functions on 16 lanes: polynomials of fused multiply-adds, no libm, the same bits on every
+ * instruction set. Coefficients are minimax fits (Remez, relative error of the whole function) rounded to fp32.
+ * Not defined: NaN payloads. */
 #ifndef KERN_VMATH_H
 #define KERN_VMATH_H
 
@@ -8,8 +9,8 @@
 #define VMATH_LN2_HI 0x1.62e430p-1f   /* ln 2 rounded to fp32 */
 #define VMATH_LN2_LO -0x1.05c610p-29f /* what is missing */
 
-/* e^r for the r of x = n ln 2 + r, |r| <= ln 2 / 2; *shifted = n + 1.5 * 2^23 for v16_scale_exponent. n = round(x / ln 2) by
- * the magic addend, r in two steps (the first is exact), e^r = 1 + r + r^2 Q(r). */
+/* e^r for the r of x = n ln 2 + r, |r| <= ln 2 / 2; *shifted = n + 1.5 * 2^23 for v16_scale_exponent. n = round(x
+ * / ln 2) by the magic addend, r in two steps (the first is exact), e^r = 1 + r + r^2 Q(r). */
 V16_INLINE struct v16 vmath_exp_fraction(struct v16 x, struct v16 *shifted)
 {
     const struct v16 magic = v16_set1(0x1.8p23f), one = v16_set1(1.0f);
@@ -26,7 +27,8 @@ V16_INLINE struct v16 vmath_exp_fraction(struct v16 x, struct v16 *shifted)
     return v16_fma(p, r, one);
 }
 
-/* e^x, at most 1 ulp. x < -87.3 gives 0 (the result would be close to denormal), x > 88.72283 gives +inf, exp(+-0) = 1. */
+/* e^x, at most 1 ulp. x < -87.3 gives 0 (the result would be close to denormal), x > 88.72283 gives +inf, exp(+-0)
+ * = 1. */
 V16_INLINE struct v16 v16_exp(struct v16 x)
 {
     struct v16 shifted, p = vmath_exp_fraction(x, &shifted);

@@ -1,8 +1,8 @@
-/* Why this exists: the backward pass, the mirror of forward.c. m->dx carries the gradient of the residual stream from the
- * last layer to the embedding. Each layer recomputes only its activation function; everything else was kept.
+/* Why this exists: the backward pass, the mirror of forward.c. m->dx carries the gradient of the residual stream from
+ * the last layer to the embedding. Each layer recomputes only its activation function; everything else was kept.
  *
- * Orders: input gradients of column-parallel products sum in tp_grain segments (queries, keys, values of a segment in one
- * chain; gate, then up); those of row-parallel products in one. Parameter gradients are sums over units. */
+ * Orders: input gradients of column-parallel products sum in tp_grain segments (queries, keys, values of a segment
+ * in one chain; gate, then up); those of row-parallel products in one. Parameter gradients are sums over units. */
 #include "model/model_int.h"
 
 static void norm_backward(struct model *m, const struct span *s, uint64_t layer, enum slot gain, enum slot bias,

@@ -75,8 +75,8 @@ static void layer_forward(struct model *m, const struct span *s, uint64_t layer)
     attention_forward(m, s, layer, a);
     struct linear out = model_linear(m, layer, SLOT_OUT);
     linear_forward(m, &out, rows, a->att, m->shape.grain, a->x1, m->conf.hidden, a->x);
-    norm_forward(m, rows, model_weight(m, layer, SLOT_NORM2_GAIN), model_weight(m, layer, SLOT_NORM2_BIAS), a->x1, a->n2,
-                 a->mean2, a->rstd2);
+    norm_forward(m, rows, model_weight(m, layer, SLOT_NORM2_GAIN), model_weight(m, layer, SLOT_NORM2_BIAS), a->x1,
+                 a->n2, a->mean2, a->rstd2);
     mlp_forward(m, rows, layer, a, m->act[layer + 1].x);
 }
 

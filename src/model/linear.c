@@ -1,6 +1,6 @@
-/* Why this exists: every product with a weight is one of three (forward, input gradient, weight gradient), and both ways
- * of storing a weight are the same product with other strides. The pieces given to kern_gemm are the contract's orders:
- * segments for a summed dimension that tensor parallelism may split, units for gradients. */
+/* Why this exists: every product with a weight is one of three (forward, input gradient, weight gradient), and
+ * both ways of storing a weight are the same product with other strides. The pieces given to kern_gemm are the
+ * contract's orders: segments for a summed dimension that tensor parallelism may split, units for gradients. */
 #include "model/model_int.h"
 
 #include "part/order.h"
@@ -18,7 +18,8 @@ int64_t *model_grad(const struct model *m, uint64_t layer, enum slot slot)
 }
 
 /* The tensor that holds `slot`, and the first output column of the slot inside it (fused projections). */
-static const struct param *holder(const struct model *m, uint64_t layer, enum slot slot, enum slot fused, uint64_t *first)
+static const struct param *holder(const struct model *m, uint64_t layer, enum slot slot, enum slot fused,
+                                  uint64_t *first)
 {
     const struct param *p = registry_find(&m->reg, layer, slot);
     *first = 0;
@@ -165,8 +166,8 @@ static void weight_grad(struct model *m, const struct linear *l, uint64_t rows, 
     }
 }
 
-void linear_backward_weight(struct model *m, const struct linear *l, const struct span *s, uint64_t unit, const float *x,
-                            const float *dy, uint64_t ldy)
+void linear_backward_weight(struct model *m, const struct linear *l, const struct span *s, uint64_t unit,
+                            const float *x, const float *dy, uint64_t ldy)
 {
     /* Units must not straddle sequences: when they tile a sequence, all rows are one product. */
     bool tiles = s->length % unit == 0;

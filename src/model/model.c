@@ -1,5 +1,6 @@
-/* Why this exists: the life of a model - describe it, lay out its memory (measured first, then backed: the plan is the
- * allocation), start its weights - and its three uses: a training micro-step, an evaluation, and inference with a cache. */
+/* Why this exists: the life of a model - describe it, lay out its memory (measured first, then backed: the plan is
+ * the allocation), start its weights - and its three uses: a training micro-step, an evaluation, and inference
+ * with a cache. */
 #include "model/model_int.h"
 
 #include "base/fmath.h"
@@ -165,7 +166,8 @@ void model_init_weights(struct model *m, uint64_t seed)
 /* ---- the head, in chunks of rows ---- */
 
 /* Cross entropy of rows [first, first + rows); with `backward` also d of the final norm and the head's gradient. */
-static void head_chunk(struct model *m, uint64_t first, uint64_t rows, const int32_t *target, bool backward, uint64_t unit)
+static void head_chunk(struct model *m, uint64_t first, uint64_t rows, const int32_t *target, bool backward,
+                       uint64_t unit)
 {
     model_logits(m, first, rows);
     kern_cross_entropy(m->k, rows, m->conf.vocab, m->vocab_padded, m->vocab_padded, m->shape.grain, target + first,
@@ -177,8 +179,8 @@ static void head_chunk(struct model *m, uint64_t first, uint64_t rows, const int
     const struct span chunk = { 1, rows, 0 };
     struct linear_dy dy = { &head, m->logits, m->vocab_padded };
     linear_backward_input(m, &dy, 1, rows, m->shape.grain, m->dn + first * m->conf.hidden);
-    linear_backward_weight(m, &head, &chunk, unit < rows ? unit : rows, m->final_norm + first * m->conf.hidden, m->logits,
-                           m->vocab_padded);
+    linear_backward_weight(m, &head, &chunk, unit < rows ? unit : rows, m->final_norm + first * m->conf.hidden,
+                           m->logits, m->vocab_padded);
 }
 
 /* Chunks hold whole head units: min(grad_unit, 256) consecutive tokens of a sequence from its start. */
@@ -254,7 +256,8 @@ double model_train_flops_per_token(const struct model_conf *c, uint64_t seq_leng
 {
     double q = (double)(c->heads * c->head_dim), kv = (double)(c->kv_heads * c->head_dim);
     double hidden = (double)c->hidden, ffn = (double)c->ffn;
-    double per_layer = hidden * (q + 2.0 * kv) + q * hidden + (family_desc(c->family)->gated ? 3.0 : 2.0) * hidden * ffn;
+    double per_layer =
+        hidden * (q + 2.0 * kv) + q * hidden + (family_desc(c->family)->gated ? 3.0 : 2.0) * hidden * ffn;
     double matrices = (double)c->layers * per_layer + hidden * (double)c->vocab;
     return 6.0 * matrices + 12.0 * (double)c->layers * q * ((double)seq_length + 1.0) / 2.0;
 }

@@ -1,5 +1,6 @@
-/* The decoder: forward and backward written out, layer by layer. It knows shapes and orders and touches no element itself;
- * all arithmetic is in kern/. One model belongs to one rank; not thread-safe; not collective in this version. */
+/* The decoder: forward and backward written out, layer by layer. It knows shapes and orders and touches no element
+ * itself; all arithmetic is in kern/. One model belongs to one rank; not thread-safe; not collective in this
+ * version. */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
 
@@ -33,7 +34,8 @@ struct model_loss {
 };
 
 /* Describe the model; nothing big is allocated. `k` must outlive it. */
-MUST_USE enum err model_new(struct model **out, const struct model_conf *c, const struct model_shape *shape, struct kern *k);
+MUST_USE enum err model_new(struct model **out, const struct model_conf *c, const struct model_shape *shape,
+                            struct kern *k);
 void model_free(struct model *m);
 /* Take parameters, gradients and activations from the arena: once to measure (plan), once to allocate. */
 void model_layout(struct model *m, struct arena *a);
@@ -48,8 +50,8 @@ int64_t *model_grads(struct model *m); /* NULL unless MODEL_TRAIN */
 /* Fresh weights from (seed, parameter index, element): the same bits for every layout. */
 void model_init_weights(struct model *m, uint64_t seed);
 
-/* Forward and backward of `sequences` x seq_length tokens; adds token-sum gradients to the integers and the losses to *loss.
- * target < 0: not counted. Token ids must be below the vocabulary. */
+/* Forward and backward of `sequences` x seq_length tokens; adds token-sum gradients to the integers and the losses
+ * to *loss. target < 0: not counted. Token ids must be below the vocabulary. */
 void model_micro_step(struct model *m, uint64_t sequences, const int32_t *token, const int32_t *target,
                       struct model_loss *loss);
 /* Losses only (any mode but MODEL_INFER). token_loss, when not NULL, receives each row's loss in nats. */
@@ -59,8 +61,8 @@ void model_eval(struct model *m, uint64_t sequences, const int32_t *token, const
  * [count][vocab] of all of them when all_rows, else [1][vocab] of the last. */
 void model_infer(struct model *m, uint64_t first, uint64_t count, const int32_t *token, bool all_rows, float *logits);
 
-/* Floating-point operations of one token's forward and backward (products with parameters and attention; fused multiply-add
- * = 2): 6 x matrix parameters + 12 x layers x heads x head_dim x (T + 1) / 2. */
+/* Floating-point operations of one token's forward and backward (products with parameters and attention; fused
+ * multiply-add = 2): 6 x matrix parameters + 12 x layers x heads x head_dim x (T + 1) / 2. */
 double model_train_flops_per_token(const struct model_conf *c, uint64_t seq_length);
 
 #endif

@@ -88,8 +88,8 @@ struct linear_dy {
 void linear_backward_input(struct model *m, const struct linear_dy *parts, uint32_t count, uint64_t rows,
                            uint64_t segments, float *dx);
 /* Weight and bias gradients over units of `unit` tokens; rows are sequences of `length` tokens. */
-void linear_backward_weight(struct model *m, const struct linear *l, const struct span *s, uint64_t unit, const float *x,
-                            const float *dy, uint64_t ldy);
+void linear_backward_weight(struct model *m, const struct linear *l, const struct span *s, uint64_t unit,
+                            const float *x, const float *dy, uint64_t ldy);
 
 void model_forward(struct model *m, const struct span *s, const int32_t *token);
 /* The final norm's output rows -> logits in m->logits, padded columns included. */

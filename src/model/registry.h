@@ -1,6 +1,6 @@
-/* The registry of logical tensors: every parameter with its Hugging Face name, full shape, initialisation, decay group and
- * place in the flat storage. Initialisation, optimizer, checkpoints and hashes all work on this list, so none of them knows
- * a family. Not collective. */
+/* The registry of logical tensors: every parameter with its Hugging Face name, full shape, initialisation, decay
+ * group and place in the flat storage. Initialisation, optimizer, checkpoints and hashes all work on this list, so
+ * none of them knows a family. Not collective. */
 #ifndef MODEL_REGISTRY_H
 #define MODEL_REGISTRY_H
 

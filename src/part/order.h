@@ -1,5 +1,5 @@
-/* The orders sums run in: segments, units and the pieces of a dot product. Pure arithmetic; the same answer on every rank.
- * docs/numerics.md is the text of these rules. */
+/* The orders sums run in: segments, units and the pieces of a dot product. Pure arithmetic; the same answer on
+ * every rank. docs/numerics.md is the text of these rules. */
 #ifndef PART_ORDER_H
 #define PART_ORDER_H
 

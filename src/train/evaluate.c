@@ -41,8 +41,9 @@ enum err evaluate(struct model *m, const struct sampler *s, uint64_t sequences, 
         log_progress_end(progress);
     }
     if (loss.bad || loss.tokens == 0) {
-        return FAIL(ERR_RUN, "evaluation: a loss is not finite (%llu tokens counted) | check the checkpoint with `invar "
-                             "ckpt verify`",
+        return FAIL(ERR_RUN,
+                    "evaluation: a loss is not finite (%llu tokens counted) | check the checkpoint with `invar "
+                    "ckpt verify`",
                     (unsigned long long)loss.tokens);
     }
     out->total_nats = fixed_to_loss(loss.sum);

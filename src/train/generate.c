@@ -103,8 +103,9 @@ static enum err encode_prompt(const struct tokenizer *t, const char *prompt, str
     tokenizer_scratch_free(scratch);
     if (err == OK && ids->count == 0) {
         if (tokenizer_eot(t) < 0) {
-            return FAIL(ERR_USAGE, "the prompt is empty and this tokenizer has no end-of-text token to start from | give "
-                                   "--prompt TEXT");
+            return FAIL(ERR_USAGE,
+                        "the prompt is empty and this tokenizer has no end-of-text token to start from | give "
+                        "--prompt TEXT");
         }
         void *mem = ids->id;
         TRY(mem_grow(&mem, &ids->capacity, 1, sizeof(int32_t)));
@@ -156,8 +157,8 @@ enum err generate(struct model *m, const struct tokenizer *t, uint64_t positions
     TRY_OUT(encode_prompt(t, g->prompt, &prompt));
     out->prompt_tokens = prompt.count;
     if (prompt.count > positions) {
-        err = FAIL(ERR_USAGE, "the prompt has %zu tokens, the model has %llu positions | shorten the prompt", prompt.count,
-                   (unsigned long long)positions);
+        err = FAIL(ERR_USAGE, "the prompt has %zu tokens, the model has %llu positions | shorten the prompt",
+                   prompt.count, (unsigned long long)positions);
         goto out;
     }
     TRY_OUT(mem_alloc(&logits, vocab, sizeof(float)));

@@ -18,9 +18,9 @@ struct candidate {
     int32_t id;
 };
 
-/* Draw the token that follows position `position`: a pure function of (logits, sampling, position). `scratch` holds vocab
- * entries. Logits are divided by the temperature, then top-k, then top-p, as transformers does; sums run from the most
- * likely candidate down. */
+/* Draw the token that follows position `position`: a pure function of (logits, sampling, position). `scratch`
+ * holds vocab entries. Logits are divided by the temperature, then top-k, then top-p, as transformers does; sums
+ * run from the most likely candidate down. */
 int32_t sample_token(const float *logits, uint64_t vocab, const struct sampling *s, uint64_t position,
                      struct candidate *scratch);
 
@@ -41,8 +41,8 @@ struct generated {
     bool full;    /* by the end of the cache */
 };
 
-/* Encode the prompt (an empty one starts from end-of-text), fill the cache of a MODEL_INFER model with `positions` places
- * and sample until end-of-text, max_new_tokens or the end of the cache. */
+/* Encode the prompt (an empty one starts from end-of-text), fill the cache of a MODEL_INFER model with `positions`
+ * places and sample until end-of-text, max_new_tokens or the end of the cache. */
 MUST_USE enum err generate(struct model *m, const struct tokenizer *t, uint64_t positions, const struct generation *g,
                            struct generated *out);
 

@@ -1,6 +1,6 @@
-/* Why this exists: the step from gradients to weights. Everything that depends on the step number is computed here in
- * double and rounded to fp32 once, so that every rank and every resume uses the same bits. Formulas: Loshchilov and Hutter,
- * "Decoupled weight decay regularization", 2019; clipping as torch.nn.utils.clip_grad_norm_: factor
+/* Why this exists: the step from gradients to weights. Everything that depends on the step number is computed here
+ * in double and rounded to fp32 once, so that every rank and every resume uses the same bits. Formulas: Loshchilov
+ * and Hutter, "Decoupled weight decay regularization", 2019; clipping as torch.nn.utils.clip_grad_norm_: factor
  * min(1, max_norm / (norm + 1e-6)). */
 #include "train/optimizer.h"
 

@@ -64,12 +64,13 @@ static enum err report_step(struct trainer *t, const struct step_report *r, stru
     double gflops = tokens_s * model_train_flops_per_token(&c->model, c->seq_length) * 1e-9;
     bool last = r->step == c->max_steps;
     char memory[32], left[32];
-    log_progress_line(p, last || r->rejected,
-                      "step %llu/%llu  loss %.4f  lr %.3g  |grad| %.3f%s  %.0f tokens/s  %.0f GFLOP/s (%.0f %% of peak)  "
-                      "%s  %s left",
-                      (unsigned long long)r->step, (unsigned long long)c->max_steps, r->loss, r->lr, r->grad_norm,
-                      r->rejected ? " REJECTED" : "", tokens_s, gflops, 100.0 * gflops / t->peak_gflops,
-                      log_bytes(mem_peak_bytes(), memory), log_duration(eta_s, left));
+    log_progress_line(
+        p, last || r->rejected,
+        "step %llu/%llu  loss %.4f  lr %.3g  |grad| %.3f%s  %.0f tokens/s  %.0f GFLOP/s (%.0f %% of peak)  "
+        "%s  %s left",
+        (unsigned long long)r->step, (unsigned long long)c->max_steps, r->loss, r->lr, r->grad_norm,
+        r->rejected ? " REJECTED" : "", tokens_s, gflops, 100.0 * gflops / t->peak_gflops,
+        log_bytes(mem_peak_bytes(), memory), log_duration(eta_s, left));
     const struct metric list[] = {
         { "loss", r->loss },         { "learning_rate", r->lr },   { "grad_norm", r->grad_norm },
         { "tokens", (double)r->tokens }, { "tokens_per_second", tokens_s }, { "gflops", gflops },

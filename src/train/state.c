@@ -1,5 +1,5 @@
-/* Why this exists: the bridge between a run and its checkpoints: which tensors, which facts. The tensors are the registry's
- * logical tensors, so a checkpoint knows no layout.
+/* Why this exists: the bridge between a run and its checkpoints: which tensors, which facts. The tensors are the
+ * registry's logical tensors, so a checkpoint knows no layout.
  *
  * A step folder holds config.json, model.safetensors and the tokenizer (a Hugging Face model folder), and
  * optimizer.safetensors (exp_avg.NAME, exp_avg_sq.NAME) with trainer_state.json for resuming. */
@@ -74,14 +74,14 @@ static enum err write_state(const struct trainer *t, struct buf *out)
     const struct conf *c = t->conf;
     char digest[33];
     conf_digest(c, digest);
-    return buf_printf(out,
-                      "{\n  \"format\": \"%s\",\n  \"step\": %llu,\n  \"samples\": %llu,\n  \"config_digest\": \"%s\",\n"
-                      "  \"seed\": %llu,\n  \"tp_grain\": %llu,\n  \"grad_unit\": %llu,\n  \"grad_scale_log2\": %lld,\n"
-                      "  \"state_hash\": \"%016llx\"\n}\n",
-                      STATE_FORMAT, (unsigned long long)t->step, (unsigned long long)(t->step * c->global_batch_size),
-                      digest, (unsigned long long)c->seed, (unsigned long long)c->tp_grain,
-                      (unsigned long long)c->grad_unit, (long long)c->grad_scale_log2,
-                      (unsigned long long)t->state_hash);
+    return buf_printf(
+        out,
+        "{\n  \"format\": \"%s\",\n  \"step\": %llu,\n  \"samples\": %llu,\n  \"config_digest\": \"%s\",\n"
+        "  \"seed\": %llu,\n  \"tp_grain\": %llu,\n  \"grad_unit\": %llu,\n  \"grad_scale_log2\": %lld,\n"
+        "  \"state_hash\": \"%016llx\"\n}\n",
+        STATE_FORMAT, (unsigned long long)t->step, (unsigned long long)(t->step * c->global_batch_size), digest,
+        (unsigned long long)c->seed, (unsigned long long)c->tp_grain, (unsigned long long)c->grad_unit,
+        (long long)c->grad_scale_log2, (unsigned long long)t->state_hash);
 }
 
 static enum err save_tokenizer(void *arg, const char *folder)
@@ -179,8 +179,8 @@ static enum err read_grain(struct ckpt *c, uint64_t *grain)
     TRY_OUT(json_parse(&root, "trainer_state.json", text.data, text.bytes));
     TRY_OUT(state_whole(root, ckpt_folder(c), "tp_grain", &recorded));
     if (recorded < 1 || recorded > ORDER_SEGMENTS_MAX || (recorded & (recorded - 1)) != 0) {
-        err = FAIL(ERR_DATA, "%s/trainer_state.json: tp_grain %lld, a power of two up to %u was expected", ckpt_folder(c),
-                   recorded, ORDER_SEGMENTS_MAX);
+        err = FAIL(ERR_DATA, "%s/trainer_state.json: tp_grain %lld, a power of two up to %u was expected",
+                   ckpt_folder(c), recorded, ORDER_SEGMENTS_MAX);
     }
     *grain = (uint64_t)recorded;
 out:
@@ -220,8 +220,8 @@ static enum err check_state(const struct trainer *t, const struct ckpt *c, const
         long long then;
         TRY(state_whole(root, folder, fixed[i].key, &then));
         if (then != fixed[i].now) {
-            return FAIL(ERR_USAGE, "%s: the checkpoint was made with %s %lld, this run has %lld | give --%s %lld", folder,
-                        fixed[i].key, then, fixed[i].now, fixed[i].key, then);
+            return FAIL(ERR_USAGE, "%s: the checkpoint was made with %s %lld, this run has %lld | give --%s %lld",
+                        folder, fixed[i].key, then, fixed[i].now, fixed[i].key, then);
         }
     }
     long long recorded;
@@ -235,9 +235,10 @@ static enum err check_state(const struct trainer *t, const struct ckpt *c, const
     conf_digest(t->conf, digest);
     const char *then = json_string_value(json_object_get(root, "config_digest"));
     if (then == NULL || strcmp(then, digest) != 0) {
-        log_warning("%s: the configuration differs from the one this checkpoint was trained with; the result is not that "
-                    "of one uninterrupted run | compare config.yaml of the run with this configuration",
-                    folder);
+        log_warning(
+            "%s: the configuration differs from the one this checkpoint was trained with; the result is not that "
+            "of one uninterrupted run | compare config.yaml of the run with this configuration",
+            folder);
     }
     return OK;
 }
@@ -249,7 +250,8 @@ static enum err resume_from(struct trainer *t, struct ckpt *c)
     json_t *root = NULL;
     enum err err;
     if (!ckpt_has_manifest(c) || !ckpt_has_file(c, "optimizer.safetensors")) {
-        return FAIL(ERR_DATA, "%s: no optimizer state to resume from | start from these weights with `model: %s` instead",
+        return FAIL(ERR_DATA,
+                    "%s: no optimizer state to resume from | start from these weights with `model: %s` instead",
                     ckpt_folder(c), ckpt_folder(c));
     }
     TRY_OUT(ckpt_read_text(c, "trainer_state.json", &text));

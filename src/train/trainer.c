@@ -1,5 +1,5 @@
-/* Why this exists: a run is opened in one order - resolve, open inputs, check that they fit together, lay out all memory,
- * then weights - so that every mistake is reported before anything is allocated or written. */
+/* Why this exists: a run is opened in one order - resolve, open inputs, check that they fit together, lay out all
+ * memory, then weights - so that every mistake is reported before anything is allocated or written. */
 #include "train/trainer.h"
 
 #include "base/file.h"
@@ -8,7 +8,8 @@
 
 #define MODEL_WEIGHTS "model.safetensors"
 
-/* tp_grain must give whole subtrees: it divides the key/value heads, the feed-forward width and the padded vocabulary. */
+/* tp_grain must give whole subtrees: it divides the key/value heads, the feed-forward width and the padded
+ * vocabulary. */
 static enum err resolve_arithmetic(struct conf *c)
 {
     const struct model_conf *m = &c->model;
@@ -17,19 +18,20 @@ static enum err resolve_arithmetic(struct conf *c)
         c->tp_grain = order_default_grain(m->kv_heads, m->ffn, padded);
     }
     if (m->kv_heads % c->tp_grain != 0 || m->ffn % c->tp_grain != 0 || padded % c->tp_grain != 0) {
-        return FAIL(ERR_USAGE,
-                    "tp_grain %llu does not divide the key/value heads (%llu), the feed-forward width (%llu) and the padded "
-                    "vocabulary (%llu) | leave tp_grain out: %u fits",
-                    (unsigned long long)c->tp_grain, (unsigned long long)m->kv_heads, (unsigned long long)m->ffn,
-                    (unsigned long long)padded, order_default_grain(m->kv_heads, m->ffn, padded));
+        return FAIL(
+            ERR_USAGE,
+            "tp_grain %llu does not divide the key/value heads (%llu), the feed-forward width (%llu) and the padded "
+            "vocabulary (%llu) | leave tp_grain out: %u fits",
+            (unsigned long long)c->tp_grain, (unsigned long long)m->kv_heads, (unsigned long long)m->ffn,
+            (unsigned long long)padded, order_default_grain(m->kv_heads, m->ffn, padded));
     }
     if (c->grad_unit == 0) {
         c->grad_unit = c->seq_length < ORDER_UNIT_MAX ? c->seq_length : ORDER_UNIT_MAX;
     }
     if (c->grad_unit > c->seq_length) {
-        return FAIL(ERR_USAGE, "grad_unit %llu is longer than seq_length %llu | leave grad_unit out, or give at most %llu",
-                    (unsigned long long)c->grad_unit, (unsigned long long)c->seq_length,
-                    (unsigned long long)c->seq_length);
+        return FAIL(
+            ERR_USAGE, "grad_unit %llu is longer than seq_length %llu | leave grad_unit out, or give at most %llu",
+            (unsigned long long)c->grad_unit, (unsigned long long)c->seq_length, (unsigned long long)c->seq_length);
     }
     if (c->grad_scale_log2 == 0) {
         c->grad_scale_log2 = order_default_grad_scale_log2(c->seq_length);
@@ -43,8 +45,9 @@ static enum err open_inputs(struct trainer *t)
     if (c->tokenizer != NULL) {
         TRY(tokenizer_load(&t->tokenizer, c->tokenizer));
         if (tokenizer_vocab(t->tokenizer) > c->model.vocab) {
-            return FAIL(ERR_USAGE, "tokenizer %s has %llu ids, the model's vocab_size is %llu | set vocab_size to at least "
-                                   "%llu",
+            return FAIL(ERR_USAGE,
+                        "tokenizer %s has %llu ids, the model's vocab_size is %llu | set vocab_size to at least "
+                        "%llu",
                         c->tokenizer, (unsigned long long)tokenizer_vocab(t->tokenizer),
                         (unsigned long long)c->model.vocab, (unsigned long long)tokenizer_vocab(t->tokenizer));
         }
@@ -71,8 +74,9 @@ static enum err check_tokenizer_of(const struct trainer *t, const struct store *
     }
     tokenizer_digest(t->tokenizer, digest);
     if (strcmp(digest, info.tokenizer) != 0) {
-        return FAIL(ERR_USAGE, "%s was built with another tokenizer (%s) than %s (%s) | build the data again, or give the "
-                               "tokenizer it was built with",
+        return FAIL(ERR_USAGE,
+                    "%s was built with another tokenizer (%s) than %s (%s) | build the data again, or give the "
+                    "tokenizer it was built with",
                     prefix, info.tokenizer, t->conf->tokenizer, digest);
     }
     return OK;
@@ -114,10 +118,11 @@ static enum err check_output(const struct trainer *t)
     bool used = file_exists(metrics) || file_exists(t->checkpoints);
     free(metrics);
     if (used && c->resume_from_checkpoint == NULL && !c->overwrite_output_dir) {
-        return FAIL(ERR_USAGE,
-                    "output_dir %s already holds a run | continue it with --resume_from_checkpoint latest, replace it with "
-                    "--overwrite_output_dir true, or choose another folder",
-                    c->output_dir);
+        return FAIL(
+            ERR_USAGE,
+            "output_dir %s already holds a run | continue it with --resume_from_checkpoint latest, replace it with "
+            "--overwrite_output_dir true, or choose another folder",
+            c->output_dir);
     }
     return OK;
 }

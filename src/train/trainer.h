@@ -42,8 +42,8 @@ struct step_report {
 };
 
 /* Open data, tokenizer and model for `conf` (whose automatic values are resolved here: tp_grain, grad_unit,
- * grad_scale_log2, max_steps from epochs), check that they fit together, lay out all memory, then start fresh weights, load
- * those of model_path, or resume. Nothing is written before all checks are done. */
+ * grad_scale_log2, max_steps from epochs), check that they fit together, lay out all memory, then start fresh
+ * weights, load those of model_path, or resume. Nothing is written before all checks are done. */
 MUST_USE enum err trainer_open(struct trainer *t, struct conf *conf);
 void trainer_close(struct trainer *t);
 /* One optimizer step: accumulate gradients of the global batch, norm, clip, AdamW. */
@@ -60,8 +60,8 @@ MUST_USE enum err trainer_load_weights(struct trainer *t, const char *folder);
 
 /* Read the weights of a model folder into `m` (also used by eval and generate). *step may be NULL. */
 MUST_USE enum err state_read_weights(struct model *m, const char *path, uint64_t *step);
-/* The model description of a checkpoint or model folder, and the tp_grain it was trained with (0: not recorded); `path` as
- * ckpt_open takes it. */
+/* The model description of a checkpoint or model folder, and the tp_grain it was trained with (0: not recorded);
+ * `path` as ckpt_open takes it. */
 MUST_USE enum err state_read_conf(const char *path, struct model_conf *out, uint64_t *grain);
 
 #endif

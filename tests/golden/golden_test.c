@@ -76,8 +76,8 @@ static float *read_flat(struct golden *g, const struct registry *r, const char *
     return flat;
 }
 
-/* Largest difference relative to the largest element of `want`; fails above `bound`. Elements [skip_lo, skip_hi) are only
- * held to an absolute bound: a key bias has no effect (tests/golden/README.md). */
+/* Largest difference relative to the largest element of `want`; fails above `bound`. Elements [skip_lo, skip_hi)
+ * are only held to an absolute bound: a key bias has no effect (tests/golden/README.md). */
 static void compare(const char *what, const float *got, const float *want, uint64_t n, double bound)
 {
     double worst = 0.0, largest = 0.0;

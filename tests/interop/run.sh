@@ -4,8 +4,8 @@
 #   tests/interop/run.sh [BUILD_FOLDER] [NAME...]      NAME: transformers for transformers_test.py; default: all
 #
 # Uses the Python in INVAR_PYTHON, or makes an environment of its own under the build folder (a large download, once).
-# Each *_test.py is a plain script: exit 0 passed, 77 skipped (it says why), else failed. Its argument is the helper program
-# `encode` (encode_main.c); in its environment it finds
+# Each *_test.py is a plain script: exit 0 passed, 77 skipped (it says why), else failed. Its argument is the helper
+# program `encode` (encode_main.c); in its environment it finds
 #   INVAR         the binary
 #   INVAR_WORK    an empty folder of its own, removed afterwards
 #   INVAR_SHARED  a folder of additional material, when there is one (default ../shared)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# One expected hash for every way of running a job: threads, micro-batch, instruction set, stop and resume at every step,
-# a kill in the middle, a second run. Compares `ckpt hash`, and the files with cmp. Emits TAP.
+# One expected hash for every way of running a job: threads, micro-batch, instruction set, stop and resume at every
+# step, a kill in the middle, a second run. Compares `ckpt hash`, and the files with cmp. Emits TAP.
 #
 #   tests/par/bits.sh INVAR [NAME-PART]     only the checks whose name contains NAME-PART
 set -u

@@ -136,8 +136,10 @@ static void fixed_point_rounds_to_even_and_reports_overflow(void **state)
     pool_set_float_mode();
     const struct probe *set[3] = { &probe_scalar };
     uint32_t count = 1 + others(set + 1);
-    const float a[16] = { 0.5f,  1.5f,      -0.5f,     -2.5f,    3.25f, 0x1p49f,          -0x1.fffffep49f, 0x1p50f,
-                          -0x1p50f, NAN, INFINITY, -INFINITY, -0.0f, 0x1.8p22f + 0.5f, -1e-3f,           0x1.234568p30f };
+    const float a[16] = {
+        0.5f,     1.5f, -0.5f,    -2.5f,     3.25f, 0x1p49f,          -0x1.fffffep49f, 0x1p50f,
+        -0x1p50f, NAN,  INFINITY, -INFINITY, -0.0f, 0x1.8p22f + 0.5f, -1e-3f,          0x1.234568p30f
+    };
     const int64_t want[16] = { 0, 2, 0, -2, 3, 1ll << 49, -0x3fffffc000000, 0, 0, 0, 0, 0, 0, 0x600000, 0, 0x48d15a00 };
     for (uint32_t o = 0; o < count; o++) {
         int64_t acc[16];
@@ -245,7 +247,8 @@ static void functions_are_sane_at_the_ends(void **state)
 {
     (void)state;
     pool_set_float_mode();
-    float x[16] = { 0.0f, -0.0f, INFINITY, -INFINITY, NAN, 200.0f, -200.0f, -87.31f, 88.7228f, 88.73f, -1.0f, 1.0f }, y[16];
+    float x[16] = { 0.0f, -0.0f, INFINITY, -INFINITY, NAN, 200.0f, -200.0f, -87.31f, 88.7228f, 88.73f, -1.0f, 1.0f },
+          y[16];
     probe_scalar.apply(PROBE_EXP, x, x, x, y);
     assert_true(y[0] == 1.0f && y[1] == 1.0f && y[2] == INFINITY && same(y[3], 0.0f) && isnan(y[4]));
     assert_true(y[5] == INFINITY && same(y[6], 0.0f) && same(y[7], 0.0f) && isfinite(y[8]) && y[9] == INFINITY);

@@ -1,5 +1,5 @@
-/* The decoder: every gradient against central differences of an independent model in double, causality, the cache, units,
- * masks, and the same bits for micro-batches, threads and instruction sets. */
+/* The decoder: every gradient against central differences of an independent model in double, causality, the cache,
+ * units, masks, and the same bits for micro-batches, threads and instruction sets. */
 #include "rig.h"
 
 #include "base/rng.h"

@@ -1,5 +1,6 @@
-/* The decoder once more, in double and as plainly as it can be written: the judge of model/. It reads weights through the
- * registry's names, knows nothing of kernels, segments or units, and uses libm. One sequence at a time. */
+/* The decoder once more, in double and as plainly as it can be written: the judge of model/. It reads weights
+ * through the registry's names, knows nothing of kernels, segments or units, and uses libm. One sequence at a
+ * time. */
 #ifndef TESTS_UNIT_REFERENCE_H
 #define TESTS_UNIT_REFERENCE_H
 
@@ -70,8 +71,8 @@ static inline void ref_rotate(const struct reference *r, double *x, uint64_t hea
     }
 }
 
-static inline void ref_attend(const struct reference *r, uint64_t t, const double *q, double k[][REF_N], double v[][REF_N],
-                              double *out)
+static inline void ref_attend(const struct reference *r, uint64_t t, const double *q, double k[][REF_N],
+                              double v[][REF_N], double *out)
 {
     uint64_t d = r->c->head_dim, group = r->c->heads / r->c->kv_heads;
     for (uint64_t h = 0; h < r->c->heads; h++) {

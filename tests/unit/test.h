@@ -1,4 +1,5 @@
-/* What every unit test includes: cmocka, and a main that runs one group, or only the tests whose name contains argv[1]. */
+/* What every unit test includes: cmocka, and a main that runs one group, or only the tests whose name contains
+ * argv[1]. */
 #ifndef TESTS_UNIT_TEST_H
 #define TESTS_UNIT_TEST_H
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Every benchmark, one after the other; bench/RESULTS.md holds what they gave. Leave the machine alone meanwhile.
 #
-#   bench/run.sh [BUILD_FOLDER]     INVAR_PYTHON: a Python with torch, for the training step's peer
+#   bench/bench.sh [BUILD_FOLDER]     INVAR_PYTHON: a Python with torch, for the training step's peer
 set -eu
 
 build=${1:-build}
