@@ -256,7 +256,7 @@ static void show_progress(struct build *b)
     double seconds = log_seconds() - b->started_s;
     uint64_t consumed = reader_consumed(b->reader), all = reader_total(b->reader);
     double rest = consumed > 0 && all > consumed ? seconds * (double)(all - consumed) / (double)consumed : 0;
-    if (!b->o->quiet) {
+    if (!b->o->quiet && consumed < all) { /* the summary follows the last batch */
         log_progress_line(&b->progress, false, "%s of %s, %.1f MB/s, %.2f M tokens, %s left", log_bytes(consumed, done),
                           log_bytes(all, total), seconds > 0 ? (double)consumed / 1e6 / seconds : 0.0,
                           (double)store_writer_tokens(b->writer) / 1e6, log_duration(rest, left));
