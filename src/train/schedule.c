@@ -7,18 +7,6 @@
 
 #define INVERSE_SQRT_SCALE 10000.0 /* the time scale when there is no warm-up, as in Hugging Face transformers */
 
-/* Warm-up steps as a whole number. A share is rounded up, after taking off what only rounding of the product added:
- * 0.07 of 100 is 7. */
-static double warmup_steps(const struct conf *c)
-{
-    if (c->warmup_steps >= 1.0) {
-        return c->warmup_steps;
-    }
-    double exact = c->warmup_steps * (double)c->max_steps * (1.0 - 0x1p-48);
-    double whole = (double)(uint64_t)exact;
-    return whole < exact ? whole + 1.0 : whole;
-}
-
 /* 1 at share 0, 0 at share 1, along half a cosine. */
 static double half_cosine(double share)
 {
@@ -37,7 +25,7 @@ static double inverse_sqrt(const struct conf *c, double s, double warm)
 double schedule_lr(const struct conf *c, uint64_t step)
 {
     BUG_IF(step == 0);
-    double s = (double)step, warm = warmup_steps(c);
+    double s = (double)step, warm = (double)conf_warmup_steps(c);
     double end = (double)(c->lr_decay_steps > 0 ? c->lr_decay_steps : c->max_steps);
     double span = c->learning_rate - c->min_lr;
     if (s <= warm) {

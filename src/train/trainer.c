@@ -15,7 +15,7 @@ static enum err resolve_arithmetic(struct conf *c)
     const struct model_conf *m = &c->model;
     uint64_t padded = order_pad_vocab(m->vocab);
     if (c->tp_grain == 0) {
-        c->tp_grain = order_default_grain(m->kv_heads, m->ffn, padded);
+        TRY(conf_derive(c, "tp_grain", order_default_grain(m->kv_heads, m->ffn, padded), "the model"));
     }
     if (m->kv_heads % c->tp_grain != 0 || m->ffn % c->tp_grain != 0 || padded % c->tp_grain != 0) {
         return FAIL(
@@ -26,7 +26,8 @@ static enum err resolve_arithmetic(struct conf *c)
             (unsigned long long)padded, order_default_grain(m->kv_heads, m->ffn, padded));
     }
     if (c->grad_unit == 0) {
-        c->grad_unit = c->seq_length < ORDER_UNIT_MAX ? c->seq_length : ORDER_UNIT_MAX;
+        uint64_t unit = c->seq_length < ORDER_UNIT_MAX ? c->seq_length : ORDER_UNIT_MAX;
+        TRY(conf_derive(c, "grad_unit", unit, "seq_length"));
     }
     if (c->grad_unit > c->seq_length) {
         return FAIL(
@@ -34,7 +35,8 @@ static enum err resolve_arithmetic(struct conf *c)
             (unsigned long long)c->grad_unit, (unsigned long long)c->seq_length, (unsigned long long)c->seq_length);
     }
     if (c->grad_scale_log2 == 0) {
-        c->grad_scale_log2 = order_default_grad_scale_log2(c->seq_length);
+        uint64_t scale = (uint64_t)order_default_grad_scale_log2(c->seq_length);
+        TRY(conf_derive(c, "grad_scale_log2", scale, "seq_length"));
     }
     return OK;
 }
@@ -92,21 +94,24 @@ static void resolve_tokens(const struct trainer *t, struct conf *c)
 
 static enum err resolve_length(const struct trainer *t, struct conf *c)
 {
-    if (c->max_steps == 0) {
-        double steps = c->num_train_epochs * (double)t->sampler.samples / (double)c->global_batch_size;
-        c->max_steps = (uint64_t)steps;
-        if (c->max_steps == 0) {
-            return FAIL(ERR_USAGE,
-                        "num_train_epochs %g of %llu samples is less than one step of global_batch_size %llu | give "
-                        "max_steps, a smaller batch or more data",
-                        c->num_train_epochs, (unsigned long long)t->sampler.samples,
-                        (unsigned long long)c->global_batch_size);
-        }
+    if (c->max_steps > 0) {
+        return OK;
     }
-    if (c->lr_decay_steps == 0) {
-        c->lr_decay_steps = c->max_steps;
+    uint64_t steps =
+        (uint64_t)(c->num_train_epochs * (double)t->sampler.samples / (double)c->global_batch_size);
+    if (steps == 0) {
+        return FAIL(ERR_USAGE,
+                    "num_train_epochs %g of %llu samples is less than one step of global_batch_size %llu | give "
+                    "max_steps, a smaller batch or more data",
+                    c->num_train_epochs, (unsigned long long)t->sampler.samples,
+                    (unsigned long long)c->global_batch_size);
     }
-    return OK;
+    TRY(conf_derive(c, "max_steps", steps, "num_train_epochs"));
+    struct findings f = { 0 };
+    enum err err = conf_check(c, &f);
+    findings_print(&f);
+    findings_release(&f);
+    return err;
 }
 
 /* A folder with a run in it is continued or replaced only when the user says so. */
