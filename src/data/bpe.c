@@ -177,7 +177,8 @@ enum err bpe_seal(struct bpe *b, const char *where)
         char one = (char)byte;
         int64_t index = bpe_find(b, &one, 1, false);
         b->byte_id[byte] = index < 0 ? -1 : b->token[index].id;
-        b->missing += index < 0;
+        bool in_utf8 = byte < 0xc0 || (byte > 0xc1 && byte < 0xf5);
+        b->missing += index < 0 && in_utf8;
     }
     return OK;
 }

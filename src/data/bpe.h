@@ -59,7 +59,7 @@ struct bpe {
     struct bpe_pair *pair;   /* open addressing on key */
     size_t pair_mask, pairs;
     int32_t byte_id[256];    /* -1: the model has no token for this byte */
-    int missing;             /* how many bytes have none */
+    int missing;             /* how many of the 243 bytes that occur in UTF-8 have none */
     bool ignore_merges;      /* a word that is a token is that token, whatever the merges would give */
 };
 

@@ -22,9 +22,9 @@ static bool is_word_extra(uint32_t code)
            code == 0x200d;
 }
 
-static uint8_t class_of(uint32_t code)
+static uint8_t class_of(int category)
 {
-    switch (utf8proc_category((utf8proc_int32_t)code)) {
+    switch (category) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
@@ -54,11 +54,11 @@ static uint8_t class_of(uint32_t code)
     }
 }
 
-static uint8_t flags_of(uint32_t code)
+static uint8_t flags_of(uint32_t code, int category)
 {
     bool ascii_punctuation = (code >= 33 && code <= 47) || (code >= 58 && code <= 64) || (code >= 91 && code <= 96) ||
                              (code >= 123 && code <= 126);
-    unsigned flags = is_space(code) ? CHAR_SPACE : class_of(code);
+    unsigned flags = is_space(code) ? CHAR_SPACE : class_of(category);
     flags |= ascii_punctuation ? CHAR_PUNCTUATION : 0u;
     flags |= is_word_extra(code) ? CHAR_WORD : 0u;
     return (uint8_t)flags;
@@ -66,10 +66,14 @@ static uint8_t flags_of(uint32_t code)
 
 /* Mark what canonical composition may change: marks, characters that do not decompose and compose to themselves, and those
  * that may join the one before. */
-static void mark_nfc(uint8_t *flags, uint32_t code)
+static void mark_nfc(uint8_t *flags, uint32_t code, const utf8proc_property_t *p)
 {
-    if (utf8proc_get_property((utf8proc_int32_t)code)->combining_class != 0) {
+    bool joining_jamo = (code >= 0x1161 && code <= 0x1175) || (code >= 0x11a8 && code <= 0x11c2);
+    if (p->combining_class != 0 || joining_jamo) {
         flags[code] |= CHAR_NFC;
+    }
+    if (p->decomp_seqindex == UINT16_MAX) { /* no mapping; Hangul syllables compose to themselves */
+        return;
     }
     utf8proc_int32_t parts[8];
     int boundary = 0;
@@ -107,12 +111,14 @@ enum err char_table_init(struct char_table *t)
     TRY(mem_alloc(&block, 0x110000, 1));
     uint8_t *flags = block;
     enum err err = OK;
-    for (uint32_t code = 0; code < 0x110000; code++) {
-        /* |= because mark_nfc of an earlier character may have marked this one */
-        flags[code] = (uint8_t)(flags[code] | flags_of(code));
-        if (code < 0x30000) { /* no canonical decomposition beyond the ideographic planes */
-            mark_nfc(flags, code);
+    for (uint32_t code = 0; code < 0xe1000; code++) {
+        if (code == 0x40000) {
+            code = 0xe0000; /* nothing is assigned between, and only private characters behind */
         }
+        const utf8proc_property_t *p = utf8proc_get_property((utf8proc_int32_t)code);
+        /* |= because mark_nfc of an earlier character may have marked this one */
+        flags[code] = (uint8_t)(flags[code] | flags_of(code, p->category));
+        mark_nfc(flags, code, p);
     }
     for (uint32_t b = 0; b < CHAR_BLOCKS; b++) {
         TRY_OUT(add_block(t, b, flags + (size_t)b * CHAR_BLOCK));

@@ -141,7 +141,7 @@ static enum err finish(struct tokenizer *t)
     pretoken_finish(&t->pre);
     t->vocab = (uint64_t)t->bpe.token[t->bpe.count - 1].id + 1;
     if (t->bpe.missing > 0) {
-        log_warning("%s: the vocabulary has no token for %d of the 256 bytes | text with such a byte is refused with its "
+        log_warning("%s: the vocabulary has no token for %d of the 243 bytes of UTF-8 | text with such a byte is refused with its "
                     "place (Hugging Face would drop it without a word)",
                     t->path, t->bpe.missing);
     }
