@@ -29,7 +29,9 @@
 #include "kern/vmath.h"
 
 #define PRAGMA_(text) _Pragma(#text)
-#if defined(__clang__)
+#if KERN_ISA == 0
+#define UNROLL(n)
+#elif defined(__clang__)
 #define UNROLL(n) PRAGMA_(clang loop unroll(full))
 #else
 #define UNROLL(n) PRAGMA_(GCC unroll n)
