@@ -180,18 +180,21 @@ static void pack_task(void *arg, uint64_t task, uint32_t worker)
 
 /* ---- multiplying ---- */
 
-/* Where a finished tile goes: fetched while its last stretch of k is multiplied. */
-static void set_dest(struct gemm_tile *t, const struct gemm_job *job, uint64_t i, uint64_t j, uint32_t cols)
+/* Where a finished tile goes. */
+static struct gemm_ahead result_ahead(const struct gemm_job *job, uint64_t i, uint64_t j, uint64_t rows, uint64_t cols)
 {
     if (job->grad != NULL) {
-        t->dest = (const char *)(job->grad + i * job->ldg + j);
-        t->dest_bytes = cols * sizeof(int64_t);
-        t->dest_ld_bytes = job->ldg * sizeof(int64_t);
-    } else {
-        t->dest = (const char *)(job->c + i * job->ldc + j);
-        t->dest_bytes = cols * sizeof(float);
-        t->dest_ld_bytes = job->ldc * sizeof(float);
+        return (struct gemm_ahead){ job->grad + i * job->ldg + j, rows, cols * sizeof(int64_t),
+                                    job->ldg * sizeof(int64_t) };
     }
+    return (struct gemm_ahead){ job->c + i * job->ldc + j, rows, cols * sizeof(float), job->ldc * sizeof(float) };
+}
+
+/* `count` tiles that lie together. */
+static struct gemm_ahead tiles_ahead(const struct gemm_leaves *leaf, const float *first, uint64_t count)
+{
+    uint64_t bytes = count * leaf->nr * sizeof(float);
+    return (struct gemm_ahead){ first, count > 0 ? leaf->mr : 0, bytes, bytes };
 }
 
 static void finish_tile(const struct block *b, const float *done, uint64_t i, uint64_t j, uint32_t rows, uint32_t cols)
@@ -230,8 +233,12 @@ static void run_tile(const struct block *b, uint64_t ip, uint64_t jp, float *scr
                                .folds = s->folds,
                                .rows = rows,
                                .out = s->final ? done : s->ends ? slots + s->folds * tile_floats : chain };
-        if (s->final) {
-            set_dest(&t, b->plan->job, b->i0 + i, b->j0 + j, cols);
+        t.ahead[0] = s->final ? result_ahead(b->plan->job, b->i0 + i, b->j0 + j, rows, cols) : tiles_ahead(leaf, t.out, 1);
+        if (b->plan->carry) {
+            t.ahead[1] = tiles_ahead(leaf, slots, s->folds);
+            if (n + 1 == b->chunk.steps && !b->chunk.step[0].starts) {
+                t.ahead[2] = tiles_ahead(leaf, chain + (levels + 1) * tile_floats, 1); /* the next tile's chain */
+            }
         }
         leaf->tile(&t);
         if (s->final) {

@@ -77,15 +77,18 @@ static void tile(const struct gemm_tile *t)
 
 #else
 
-/* One row of the destination: a few misses at a time leave room for those of the operands. */
-static inline void prefetch_dest(const struct gemm_tile *t, uint64_t row)
+/* One row of each: a few misses at a time leave room for those of the operands. */
+static inline void fetch_ahead(const struct gemm_tile *t, uint64_t row)
 {
-    if (t->dest != NULL) {
-        const char *p = t->dest + row * t->dest_ld_bytes;
-        for (uint64_t x = 0; x < t->dest_bytes; x += LINE * sizeof(float)) {
-            __builtin_prefetch(p + x, 1, 3);
+    for (int i = 0; i < GEMM_AHEAD; i++) {
+        const struct gemm_ahead *next = &t->ahead[i];
+        if (row < next->rows) {
+            const char *p = (const char *)next->p + row * next->ld_bytes;
+            for (uint64_t x = 0; x < next->bytes; x += LINE * sizeof(float)) {
+                __builtin_prefetch(p + x, 1, 3);
+            }
+            __builtin_prefetch(p + next->bytes - 1, 1, 3);
         }
-        __builtin_prefetch(p + t->dest_bytes - 1, 1, 3);
     }
 }
 
@@ -101,10 +104,9 @@ static inline __attribute__((always_inline)) void tile_rows(const struct gemm_ti
         }
     }
     const float *a = t->a, *b = t->b;
-    uint64_t parts = t->dest != NULL ? t->rows : 1;
-    for (uint64_t part = 0, k = 0; part < parts; part++) {
-        prefetch_dest(t, part);
-        for (uint64_t end = t->k * (part + 1) / parts; k < end; k++, a += MR, b += NR) {
+    for (uint64_t part = 0, k = 0; part < MR; part++) {
+        fetch_ahead(t, part);
+        for (uint64_t end = t->k * (part + 1) / MR; k < end; k++, a += MR, b += NR) {
             vec row[VECS];
             UNROLL(4)
             for (int v = 0; v < VECS; v++) {

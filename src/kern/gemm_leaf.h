@@ -13,6 +13,14 @@
 #define GEMM_NR_MAX 48u
 #define GEMM_TILE_MAX (GEMM_MR_MAX * GEMM_NR_MAX)
 
+#define GEMM_AHEAD 3
+
+/* `rows` (at most mr) stretches of `bytes`, `ld_bytes` apart. */
+struct gemm_ahead {
+    const void *p;
+    uint64_t rows, bytes, ld_bytes;
+};
+
 /* One stretch of one tile's chain: acc = in or +0; acc = fma(a[k], b[k], acc) for k ascending; then the finished left
  * neighbours are added, tree level by tree level: acc = fold[0] + acc, acc = fold[1] + acc, ... */
 struct gemm_tile {
@@ -23,10 +31,8 @@ struct gemm_tile {
     uint32_t folds;
     uint32_t rows; /* rows that matter; others may be left unset */
     float *out;    /* tile; may be in or one of fold */
-    /* Where the finished tile will be stored (or NULL): `rows` rows of dest_bytes, dest_ld_bytes apart. They are
-     * fetched into the cache bit by bit while the chain runs. */
-    const char *dest;
-    uint64_t dest_bytes, dest_ld_bytes;
+    /* What will be read or written next, fetched into the cache bit by bit while the chain runs. */
+    struct gemm_ahead ahead[GEMM_AHEAD];
 };
 
 /* Copy elements [i0, i0 + count) x [k0, k0 + k) of an operand into panels: element (i0 + p * width + r, k0 + j) goes
