@@ -60,6 +60,7 @@ static enum err run(const char *path, const char *tokenizer_path, struct generat
     TRY_OUT(generate(s.model, t, positions, g, &done));
     double seconds = log_seconds() - started;
     fputc('\n', stdout);
+    fflush(stdout); /* before the note on stderr */
     log_note("%llu prompt tokens, %llu new tokens in %.2f s (%.1f tokens/s)%s", (unsigned long long)done.prompt_tokens,
              (unsigned long long)done.new_tokens, seconds, (double)done.new_tokens / (seconds > 1e-9 ? seconds : 1e-9),
              done.stopped ? "; the model ended the text"
