@@ -32,7 +32,7 @@ GENERATED = {"train": {"tfevents.pb-c.h"}}
 
 FUNCTION_LINES, FILE_LINES, COLUMNS = 70, 800, 120
 COMMENT_LINES = 8  # how far above a declaration its comment may stand
-CODE_FOLDERS = ("src", "tests", "bench", "tools")
+CODE_FOLDERS = ("src", "tests", "bench", "tools", ".ci")
 CODE_SUFFIXES = {".c", ".h", ".py", ".sh", ".proto"}
 
 BANNED_ANYWHERE = (
@@ -323,11 +323,15 @@ def apply_exemptions(entries, findings):
     return left
 
 
+def is_code(path):
+    return path.suffix in CODE_SUFFIXES or (not path.suffix and path.read_bytes()[:2] == b"#!")
+
+
 def load(root):
     files = []
     for folder in CODE_FOLDERS:
         for path in sorted((root / folder).rglob("*")):
-            if path.is_file() and path.suffix in CODE_SUFFIXES and "__pycache__" not in path.parts:
+            if path.is_file() and "__pycache__" not in path.parts and is_code(path):
                 files.append(File(root, path))
     return files
 
