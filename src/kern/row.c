@@ -13,7 +13,7 @@ const struct row_leaves *const row_leaves_of[ISA_COUNT] = {
 };
 
 #define MAP_GRAIN 4096u   /* elements: 16 KB of each array */
-#define COLUMN_GRAIN 64u  /* columns: 256 bytes of each row */
+#define COLUMN_GRAIN 128u /* columns: 512 bytes of each row */
 
 /* ---- norms ---- */
 

@@ -8,13 +8,11 @@
  *   rms norm    d = x;  rstd likewise;  y = (d rstd) gain
  *   backward    n = d rstd;  g = dy gain;  a = sum(g) / C (0 for rms);  b = sum(g n) / C, lanes as fma(g, n, lane)
  *               dx = fma(rstd, fma(-n, b, g - a), dx)
- * Four rows are worked on together to hide the latency of the additions; each row's order is its own. */
+ * A row is worked on alone: its later passes find it in the first-level cache, and memory is read in one stream (four
+ * rows at a time hid the latency of the additions but halved the rate of reading). */
 #include "kern/row_leaf.h"
 
 #include <math.h>
-
-
-#define TOGETHER 4
 
 /* x - mean, and 0 beyond the row. */
 V16_INLINE struct v16 centred(const float *x, struct v16 mean, uint32_t n, const bool rms)
@@ -29,178 +27,138 @@ V16_INLINE struct v16 centred(const float *x, struct v16 mean, uint32_t n, const
 
 /* ---- forward ---- */
 
-V16_INLINE void add_values(struct v16 *acc, const float *x, uint64_t ld, uint32_t n, const int rows)
+static float row_mean(const float *x, uint64_t cols)
 {
-    for (int r = 0; r < rows; r++) {
-        acc[r] = v16_add(acc[r], v16_load_part(x + (uint64_t)r * ld, n));
+    struct v16 lanes = v16_zero();
+    uint64_t c = 0;
+    for (; c + V16_LANES <= cols; c += V16_LANES) {
+        lanes = v16_add(lanes, v16_load(x + c));
     }
+    lanes = v16_add(lanes, v16_load_n(x + c, (uint32_t)(cols - c)));
+    return v16_sum(lanes) / (float)cols;
 }
 
-V16_INLINE void add_squares(struct v16 *acc, const float *x, const struct v16 *mean, uint64_t ld, uint32_t n,
-                            const int rows, const bool rms)
+V16_INLINE float row_mean_square(const float *x, uint64_t cols, struct v16 mean, const bool rms)
 {
-    for (int r = 0; r < rows; r++) {
-        struct v16 d = centred(x + (uint64_t)r * ld, mean[r], n, rms);
-        acc[r] = v16_fma(d, d, acc[r]);
+    struct v16 lanes = v16_zero();
+    uint64_t c = 0;
+    for (; c + V16_LANES <= cols; c += V16_LANES) {
+        struct v16 d = centred(x + c, mean, V16_LANES, rms);
+        lanes = v16_fma(d, d, lanes);
     }
+    struct v16 d = centred(x + c, mean, (uint32_t)(cols - c), rms);
+    return v16_sum(v16_fma(d, d, lanes)) / (float)cols;
 }
 
-V16_INLINE void write_part(const struct norm_job *j, uint64_t t, uint64_t c, uint32_t n, const struct v16 *mean,
-                           const struct v16 *rstd, const int rows, const bool rms)
+V16_INLINE void write_part(const struct norm_job *j, uint64_t t, uint64_t c, uint32_t n, struct v16 mean,
+                           const bool rms)
 {
-    struct v16 gain = v16_load_part(j->gain + c, n), bias = rms ? v16_zero() : v16_load_part(j->bias + c, n);
-    for (int r = 0; r < rows; r++) {
-        uint64_t at = (t + (uint64_t)r) * j->cols + c;
-        struct v16 v = v16_mul(centred(j->x + at, mean[r], n, rms), rstd[r]);
-        v16_store_part(j->y + at, rms ? v16_mul(v, gain) : v16_fma(v, gain, bias), n);
-    }
+    struct v16 v = centred(j->x + t * j->cols + c, mean, n, rms), gain = v16_load_part(j->gain + c, n);
+    v = v16_mul(v, v16_set1(j->rstd[t]));
+    v = rms ? v16_mul(v, gain) : v16_fma(v, gain, v16_load_part(j->bias + c, n));
+    v16_store_part(j->y + t * j->cols + c, v, n);
 }
 
-V16_INLINE void forward_rows(const struct norm_job *j, uint64_t t, const int rows, const bool rms)
+V16_INLINE void forward_row(const struct norm_job *j, uint64_t t, const bool rms)
 {
     const float *x = j->x + t * j->cols;
-    uint64_t whole = j->cols / V16_LANES * V16_LANES;
-    uint32_t rest = (uint32_t)(j->cols - whole);
-    struct v16 acc[TOGETHER], mean[TOGETHER], rstd[TOGETHER];
-    for (int r = 0; r < rows; r++) {
-        acc[r] = mean[r] = v16_zero();
-    }
+    struct v16 mean = v16_zero();
     if (!rms) {
-        for (uint64_t c = 0; c < whole; c += V16_LANES) {
-            add_values(acc, x + c, j->cols, V16_LANES, rows);
-        }
-        if (rest > 0) {
-            add_values(acc, x + whole, j->cols, rest, rows);
-        }
-        for (int r = 0; r < rows; r++) {
-            float value = v16_sum(acc[r]) / (float)j->cols;
-            j->mean[t + (uint64_t)r] = value;
-            mean[r] = v16_set1(value);
-            acc[r] = v16_zero();
-        }
+        j->mean[t] = row_mean(x, j->cols);
+        mean = v16_set1(j->mean[t]);
     }
-    for (uint64_t c = 0; c < whole; c += V16_LANES) {
-        add_squares(acc, x + c, mean, j->cols, V16_LANES, rows, rms);
+    j->rstd[t] = 1.0f / sqrtf(row_mean_square(x, j->cols, mean, rms) + j->eps);
+    uint64_t c = 0;
+    for (; c + V16_LANES <= j->cols; c += V16_LANES) {
+        write_part(j, t, c, V16_LANES, mean, rms);
     }
-    if (rest > 0) {
-        add_squares(acc, x + whole, mean, j->cols, rest, rows, rms);
-    }
-    for (int r = 0; r < rows; r++) {
-        float value = 1.0f / sqrtf(v16_sum(acc[r]) / (float)j->cols + j->eps);
-        j->rstd[t + (uint64_t)r] = value;
-        rstd[r] = v16_set1(value);
-    }
-    for (uint64_t c = 0; c < whole; c += V16_LANES) {
-        write_part(j, t, c, V16_LANES, mean, rstd, rows, rms);
-    }
-    if (rest > 0) {
-        write_part(j, t, whole, rest, mean, rstd, rows, rms);
+    if (c < j->cols) {
+        write_part(j, t, c, (uint32_t)(j->cols - c), mean, rms);
     }
 }
 
 static void layernorm_forward(const void *job, uint64_t begin, uint64_t end)
 {
-    const struct norm_job *j = job;
-    for (; begin + TOGETHER <= end; begin += TOGETHER) {
-        forward_rows(j, begin, TOGETHER, false);
-    }
     for (; begin < end; begin++) {
-        forward_rows(j, begin, 1, false);
+        forward_row(job, begin, false);
     }
 }
 
 static void rmsnorm_forward(const void *job, uint64_t begin, uint64_t end)
 {
-    const struct norm_job *j = job;
-    for (; begin + TOGETHER <= end; begin += TOGETHER) {
-        forward_rows(j, begin, TOGETHER, true);
-    }
     for (; begin < end; begin++) {
-        forward_rows(j, begin, 1, true);
+        forward_row(job, begin, true);
     }
 }
 
 /* ---- backward ---- */
 
-/* What backward_rows knows of each row. */
-struct row_state {
-    struct v16 mean, rstd;
-    struct v16 sum, product; /* lanes, then means over the row */
+/* n and g of the definition for up to 16 columns. */
+struct backward_part {
+    struct v16 n, g;
 };
 
-V16_INLINE void add_products(struct row_state *s, const struct norm_job *j, uint64_t t, uint64_t c, uint32_t n,
-                             const int rows, const bool rms)
+V16_INLINE struct backward_part backward_load(const struct norm_job *j, uint64_t t, uint64_t c, uint32_t n,
+                                              const bool rms)
 {
-    struct v16 gain = v16_load_part(j->gain + c, n);
-    for (int r = 0; r < rows; r++) {
-        uint64_t at = (t + (uint64_t)r) * j->cols + c;
-        struct v16 g = v16_mul(v16_load_part(j->dy + at, n), gain);
-        struct v16 v = v16_mul(centred(j->x + at, s[r].mean, n, rms), s[r].rstd);
-        s[r].sum = rms ? s[r].sum : v16_add(s[r].sum, g);
-        s[r].product = v16_fma(g, v, s[r].product);
-    }
+    uint64_t at = t * j->cols + c;
+    struct v16 mean = rms ? v16_zero() : v16_set1(j->mean_in[t]);
+    return (struct backward_part){
+        .n = v16_mul(centred(j->x + at, mean, n, rms), v16_set1(j->rstd_in[t])),
+        .g = v16_mul(v16_load_part(j->dy + at, n), v16_load_part(j->gain + c, n)),
+    };
 }
 
-V16_INLINE void write_gradients(const struct row_state *s, const struct norm_job *j, uint64_t t, uint64_t c, uint32_t n,
-                                const int rows, const bool rms)
+/* The rest of a row past its last whole 16 columns is a part of n = 0 to 15 columns: all lanes 0 for n = 0. */
+V16_INLINE void backward_means(const struct norm_job *j, uint64_t t, struct v16 *a, struct v16 *b, const bool rms)
 {
-    struct v16 gain = v16_load_part(j->gain + c, n);
-    for (int r = 0; r < rows; r++) {
-        uint64_t at = (t + (uint64_t)r) * j->cols + c;
-        struct v16 g = v16_mul(v16_load_part(j->dy + at, n), gain);
-        struct v16 v = v16_mul(centred(j->x + at, s[r].mean, n, rms), s[r].rstd);
-        g = v16_fnma(v, s[r].product, rms ? g : v16_sub(g, s[r].sum));
-        v16_store_part(j->dx + at, v16_fma(s[r].rstd, g, v16_load_part(j->dx + at, n)), n);
+    struct v16 sum = v16_zero(), product = v16_zero();
+    uint64_t c = 0;
+    for (; c + V16_LANES <= j->cols; c += V16_LANES) {
+        struct backward_part part = backward_load(j, t, c, V16_LANES, rms);
+        sum = v16_add(sum, part.g);
+        product = v16_fma(part.g, part.n, product);
     }
+    struct backward_part part = backward_load(j, t, c, (uint32_t)(j->cols - c), rms);
+    sum = v16_add(sum, part.g);
+    product = v16_fma(part.g, part.n, product);
+    *a = rms ? v16_zero() : v16_set1(v16_sum(sum) / (float)j->cols);
+    *b = v16_set1(v16_sum(product) / (float)j->cols);
 }
 
-V16_INLINE void backward_rows(const struct norm_job *j, uint64_t t, const int rows, const bool rms)
+V16_INLINE void write_gradient(const struct norm_job *j, uint64_t t, uint64_t c, uint32_t n, struct v16 a, struct v16 b,
+                               const bool rms)
 {
-    uint64_t whole = j->cols / V16_LANES * V16_LANES;
-    uint32_t rest = (uint32_t)(j->cols - whole);
-    struct row_state s[TOGETHER];
-    for (int r = 0; r < rows; r++) {
-        s[r].mean = rms ? v16_zero() : v16_set1(j->mean_in[t + (uint64_t)r]);
-        s[r].rstd = v16_set1(j->rstd_in[t + (uint64_t)r]);
-        s[r].sum = s[r].product = v16_zero();
+    struct backward_part part = backward_load(j, t, c, n, rms);
+    float *dx = j->dx + t * j->cols + c;
+    struct v16 v = v16_fnma(part.n, b, rms ? part.g : v16_sub(part.g, a));
+    v16_store_part(dx, v16_fma(v16_set1(j->rstd_in[t]), v, v16_load_part(dx, n)), n);
+}
+
+V16_INLINE void backward_row(const struct norm_job *j, uint64_t t, const bool rms)
+{
+    struct v16 a, b;
+    backward_means(j, t, &a, &b, rms);
+    uint64_t c = 0;
+    for (; c + V16_LANES <= j->cols; c += V16_LANES) {
+        write_gradient(j, t, c, V16_LANES, a, b, rms);
     }
-    for (uint64_t c = 0; c < whole; c += V16_LANES) {
-        add_products(s, j, t, c, V16_LANES, rows, rms);
-    }
-    if (rest > 0) {
-        add_products(s, j, t, whole, rest, rows, rms);
-    }
-    for (int r = 0; r < rows; r++) {
-        s[r].sum = v16_set1(v16_sum(s[r].sum) / (float)j->cols);
-        s[r].product = v16_set1(v16_sum(s[r].product) / (float)j->cols);
-    }
-    for (uint64_t c = 0; c < whole; c += V16_LANES) {
-        write_gradients(s, j, t, c, V16_LANES, rows, rms);
-    }
-    if (rest > 0) {
-        write_gradients(s, j, t, whole, rest, rows, rms);
+    if (c < j->cols) {
+        write_gradient(j, t, c, (uint32_t)(j->cols - c), a, b, rms);
     }
 }
 
 static void layernorm_backward(const void *job, uint64_t begin, uint64_t end)
 {
-    const struct norm_job *j = job;
-    for (; begin + TOGETHER <= end; begin += TOGETHER) {
-        backward_rows(j, begin, TOGETHER, false);
-    }
     for (; begin < end; begin++) {
-        backward_rows(j, begin, 1, false);
+        backward_row(job, begin, false);
     }
 }
 
 static void rmsnorm_backward(const void *job, uint64_t begin, uint64_t end)
 {
-    const struct norm_job *j = job;
-    for (; begin + TOGETHER <= end; begin += TOGETHER) {
-        backward_rows(j, begin, TOGETHER, true);
-    }
     for (; begin < end; begin++) {
-        backward_rows(j, begin, 1, true);
+        backward_row(job, begin, true);
     }
 }
 

@@ -10,7 +10,7 @@
  * the chains wait in a small buffer: storing and loading an fp32 chain changes nothing. */
 #include "kern/row_leaf.h"
 
-#define CHUNK 512u        /* columns whose chains are in the buffers */
+#define CHUNK 1024u       /* columns whose chains are in the buffers */
 #define ROWS_TOGETHER 8u
 
 struct chains {
