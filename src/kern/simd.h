@@ -37,7 +37,7 @@
 #endif
 
 #if KERN_ISA == 0
-/* The definition need not be fast, and inlining sixteen-step loops everywhere takes a compiler with sanitizers minutes. */
+/* The definition need not be fast; inlining sixteen-step loops everywhere takes a sanitizing compiler minutes. */
 #define V16_INLINE static __attribute__((noinline, unused))
 #else
 #define V16_INLINE static inline __attribute__((always_inline))
