@@ -111,7 +111,12 @@ V16_INLINE void hash16_add(struct hash16 *h, struct v16 v)
 
 V16_INLINE uint64_t hash16_sum(const struct hash16 *h)
 {
-    return (uint64_t)_mm512_reduce_add_epi64(h->sum);
+    uint64_t part[8], sum = 0;
+    _mm512_storeu_si512(part, h->sum);
+    for (int l = 0; l < 8; l++) { /* the intrinsic for this adds signed numbers, which may not wrap */
+        sum += part[l];
+    }
+    return sum;
 }
 
 #elif KERN_ISA == 1
