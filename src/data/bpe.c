@@ -71,6 +71,8 @@ void bpe_release(struct bpe *b)
     free(b->token);
     free(b->name);
     free(b->pair);
+    free(b->byte_rank);
+    free(b->result);
     buf_release(&b->text);
     *b = (struct bpe){ 0 };
 }
@@ -220,42 +222,73 @@ int64_t bpe_find_id(const struct bpe *b, int64_t id)
 
 /* ---- merges ---- */
 
-static size_t pair_slot(const struct bpe *b, uint64_t key)
+/* The table of pairs is what encoding waits for, so a slot has 8 bytes and the table of a large vocabulary fits the second-
+ * level cache. A pair of ids (48 bits) is scrambled one to one; the upper pair_bits bits are the slot where the search
+ * begins. A slot holds the other bits, how far from there it lies, and the rank: together they name the pair. */
+#define PAIR_FREE UINT64_MAX
+#define PAIR_MASK ((UINT64_C(1) << 48) - 1)
+#define DISTANCE_BITS 16
+#define DISTANCE_MAX ((1u << DISTANCE_BITS) - 1) /* not reached, so that no slot looks free */
+
+/* Where the search for a pair begins; *tag is what a slot right there holds above the rank. */
+static inline size_t pair_home(const struct bpe *b, int32_t left, int32_t right, uint64_t *tag)
 {
-    size_t i = (size_t)((key * 0x9e3779b97f4a7c15ull) >> 32) & b->pair_mask;
-    while (b->pair[i].key != key && b->pair[i].key != BPE_NO_PAIR) {
-        i = (i + 1) & b->pair_mask;
+    uint64_t key = ((uint64_t)(uint32_t)left << 24 | (uint32_t)right) * 0x9e3779b97f4a7c15ull & PAIR_MASK;
+    *tag = (key & (PAIR_MASK >> b->pair_bits)) << DISTANCE_BITS;
+    return (size_t)(key >> (48 - b->pair_bits));
+}
+
+static inline uint32_t pair_rank(const struct bpe *b, int32_t left, int32_t right)
+{
+    uint64_t tag;
+    size_t home = pair_home(b, left, right, &tag), mask = ((size_t)1 << b->pair_bits) - 1;
+    for (uint32_t d = 0; d <= b->pair_reach; d++) {
+        uint64_t slot = b->pair[(home + d) & mask];
+        if (slot >> b->pair_bits == tag + d) {
+            return (uint32_t)(slot & mask);
+        }
+        if (slot == PAIR_FREE) {
+            break;
+        }
     }
-    return i;
+    return NO_RANK;
 }
 
-static const struct bpe_pair *find_pair(const struct bpe *b, int32_t left, int32_t right)
+/* A pair that is listed twice counts with its last rank, as Hugging Face reads it. False: no slot within reach. */
+static bool pair_put(struct bpe *b, int32_t left, int32_t right, uint32_t rank)
 {
-    return &b->pair[pair_slot(b, (uint64_t)(uint32_t)left << 32 | (uint32_t)right)];
-}
-
-static uint32_t pair_rank(const struct bpe *b, int32_t left, int32_t right)
-{
-    return find_pair(b, left, right)->rank; /* a free slot has NO_RANK */
+    uint64_t tag;
+    size_t home = pair_home(b, left, right, &tag), mask = ((size_t)1 << b->pair_bits) - 1;
+    for (uint32_t d = 0; d < DISTANCE_MAX; d++) {
+        uint64_t *slot = &b->pair[(home + d) & mask];
+        if (*slot == PAIR_FREE || *slot >> b->pair_bits == tag + d) {
+            *slot = (tag + d) << b->pair_bits | rank;
+            b->pair_reach = d > b->pair_reach ? d : b->pair_reach;
+            return true;
+        }
+    }
+    return false;
 }
 
 enum err bpe_reserve_merges(struct bpe *b, size_t count)
 {
     BUG_IF(b->pair != NULL);
-    if (count >= NO_RANK / 2) {
+    if (count > (size_t)BPE_ID_MAX) {
         return FAIL(ERR_DATA, "%zu merges are more than any tokenizer has", count);
     }
-    size_t slots = 64;
-    while (slots < 2 * count) {
-        slots *= 2;
+    b->pair_bits = 6;
+    while (((size_t)1 << b->pair_bits) < count + count / 2) {
+        b->pair_bits++;
     }
     void *block;
-    TRY(mem_alloc(&block, slots, sizeof(struct bpe_pair)));
+    TRY(mem_alloc(&block, (size_t)1 << b->pair_bits, sizeof(uint64_t)));
     b->pair = block;
-    b->pair_mask = slots - 1;
-    for (size_t i = 0; i < slots; i++) {
-        b->pair[i] = (struct bpe_pair){ .key = BPE_NO_PAIR, .rank = NO_RANK, .id = -1 };
-    }
+    memset(b->pair, 0xff, sizeof(uint64_t) << b->pair_bits); /* PAIR_FREE */
+    TRY(mem_alloc(&block, 1 << 16, sizeof(uint32_t)));
+    b->byte_rank = block;
+    memset(b->byte_rank, 0xff, sizeof(uint32_t) << 16); /* NO_RANK */
+    TRY(mem_alloc(&block, count, sizeof(int32_t)));
+    b->result = block;
     return OK;
 }
 
@@ -290,11 +323,17 @@ enum err bpe_add_merge(struct bpe *b, const char *where, const char *left, size_
                    bpe_quote(both.data, both.bytes, quote));
         goto out;
     }
-    uint64_t key = (uint64_t)(uint32_t)b->token[l].id << 32 | (uint32_t)b->token[r].id;
-    /* A pair that is listed twice counts with its last rank, as Hugging Face reads it. */
-    b->pair[pair_slot(b, key)] =
-        (struct bpe_pair){ .key = key, .rank = (uint32_t)b->pairs, .id = b->token[merged].id };
-    b->pairs++;
+    const struct bpe_token *x = &b->token[l], *y = &b->token[r];
+    if (!pair_put(b, x->id, y->id, (uint32_t)b->pairs)) {
+        err = FAIL(ERR_DATA, "%s: merge %zu: too many pairs fall on one place of the table, as if made to do so", where,
+                   b->pairs);
+        goto out;
+    }
+    if (x->bytes == 1 && y->bytes == 1 && !x->raw && !y->raw) {
+        size_t bytes = (size_t)(unsigned char)b->text.data[x->offset] << 8 | (unsigned char)b->text.data[y->offset];
+        b->byte_rank[bytes] = (uint32_t)b->pairs;
+    }
+    b->result[b->pairs++] = b->token[merged].id;
 out:
     buf_release(&both);
     return err;
@@ -311,25 +350,34 @@ void bpe_work_release(struct bpe_work *w)
     *w = (struct bpe_work){ 0 };
 }
 
+static inline uint32_t rank_of_bytes(const struct bpe *b, const char *word)
+{
+    return b->byte_rank[(size_t)(unsigned char)word[0] << 8 | (unsigned char)word[1]];
+}
+
 /* rank[i] is that of the pair (i, i + 1). */
-static size_t merge_short(const struct bpe *b, int32_t *id, size_t n)
+static size_t merge_short(const struct bpe *b, const char *word, int32_t *id, size_t n)
 {
     uint32_t rank[SHORT_WORD];
     for (size_t i = 0; i + 1 < n; i++) {
-        rank[i] = pair_rank(b, id[i], id[i + 1]);
+        rank[i] = rank_of_bytes(b, word + i);
     }
     while (n > 1) {
         size_t best = 0;
+        uint32_t least = rank[0];
         for (size_t i = 1; i + 1 < n; i++) {
-            best = rank[i] < rank[best] ? i : best;
+            best = rank[i] < least ? i : best;
+            least = rank[i] < least ? rank[i] : least;
         }
-        if (rank[best] == NO_RANK) {
+        if (least == NO_RANK) {
             break;
         }
-        id[best] = find_pair(b, id[best], id[best + 1])->id;
-        memmove(id + best + 1, id + best + 2, (n - best - 2) * sizeof(int32_t));
-        memmove(rank + best, rank + best + 1, (n - best - 2) * sizeof(uint32_t));
+        id[best] = b->result[least];
         n--;
+        for (size_t i = best + 1; i < n; i++) {
+            id[i] = id[i + 1];
+            rank[i - 1] = rank[i];
+        }
         if (best + 1 < n) {
             rank[best] = pair_rank(b, id[best], id[best + 1]);
         }
@@ -400,13 +448,13 @@ static size_t heap_push(const struct bpe *b, const struct bpe_work *w, size_t he
 
 /* The word is a linked list of symbols; an entry of the heap (rank, position of the left symbol) is stale when the pair that
  * now stands at that position has another rank. id -1 marks a symbol that was merged into its left neighbour. */
-static void merge_long(const struct bpe *b, struct bpe_work *w, size_t n)
+static void merge_long(const struct bpe *b, struct bpe_work *w, const char *word, size_t n)
 {
     size_t held = 0;
     for (uint32_t i = 0; i < n; i++) {
         w->prev[i] = i - 1;
         w->next[i] = i + 1 < n ? i + 1 : LIST_END;
-        uint32_t rank = i + 1 < n ? pair_rank(b, w->id[i], w->id[i + 1]) : NO_RANK;
+        uint32_t rank = i + 1 < n ? rank_of_bytes(b, word + i) : NO_RANK;
         if (rank != NO_RANK) {
             w->heap[held++] = (uint64_t)rank << 32 | i;
         }
@@ -424,11 +472,11 @@ static void merge_long(const struct bpe *b, struct bpe_work *w, size_t n)
         if (w->id[at] < 0 || right == LIST_END) {
             continue;
         }
-        const struct bpe_pair *pair = find_pair(b, w->id[at], w->id[right]);
-        if (pair->rank != top >> 32) {
+        uint32_t rank = (uint32_t)(top >> 32);
+        if (pair_rank(b, w->id[at], w->id[right]) != rank) {
             continue;
         }
-        w->id[at] = pair->id;
+        w->id[at] = b->result[rank];
         w->id[right] = -1;
         uint32_t after = w->next[right];
         w->next[at] = after;
@@ -468,7 +516,7 @@ enum err bpe_word(const struct bpe *b, struct bpe_work *w, const char *word, siz
     }
     if (bytes <= SHORT_WORD) {
         TRY(byte_ids(b, word, bytes, out, bad));
-        *count = merge_short(b, out, bytes);
+        *count = merge_short(b, word, out, bytes);
         return OK;
     }
     if (bytes >= LIST_END) {
@@ -476,7 +524,7 @@ enum err bpe_word(const struct bpe *b, struct bpe_work *w, const char *word, siz
     }
     TRY(work_reserve(w, bytes));
     TRY(byte_ids(b, word, bytes, w->id, bad));
-    merge_long(b, w, bytes);
+    merge_long(b, w, word, bytes);
     size_t n = 0;
     for (uint32_t i = 0; i != LIST_END; i = w->next[i]) {
         out[n++] = w->id[i];

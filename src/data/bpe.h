@@ -43,21 +43,18 @@ struct bpe_token {
     bool raw;       /* holds characters outside the alphabet (or is an added token): never the result of a merge */
 };
 
-struct bpe_pair {
-    uint64_t key; /* left id << 32 | right id; BPE_NO_PAIR when the slot is free */
-    uint32_t rank;
-    int32_t id;
-};
-#define BPE_NO_PAIR UINT64_MAX
-
 struct bpe {
     struct bpe_token *token; /* ascending ids once sealed */
     size_t count, capacity;
     struct buf text;         /* bytes of all tokens */
     uint32_t *name;          /* open addressing on the bytes: token index + 1; 0 free */
     size_t name_mask;
-    struct bpe_pair *pair;   /* open addressing on key */
-    size_t pair_mask, pairs;
+    uint64_t *pair;          /* the ranks of pairs, packed: see bpe.c */
+    int pair_bits;           /* 2^pair_bits slots */
+    uint32_t pair_reach;     /* how far from its place a pair lies at most */
+    size_t pairs;
+    uint32_t *byte_rank;     /* of the pair of bytes left << 8 | right: every word begins with these */
+    int32_t *result;         /* id that the merge of each rank gives */
     int32_t byte_id[256];    /* -1: the model has no token for this byte */
     int missing;             /* how many of the 243 bytes that occur in UTF-8 have none */
     bool ignore_merges;      /* a word that is a token is that token, whatever the merges would give */

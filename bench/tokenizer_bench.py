@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Encoding speed beside Hugging Face `tokenizers`, one core each, in one run.
+
+    tokenizer_bench.py BENCH_BINARY [SHARED_FOLDER]
+
+For each text the faster of encode(whole text) and encode_batch(lines) counts, on both sides, in
+processor time. Prints a table with the ratio.
+"""
+import os
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["RAYON_NUM_THREADS"] = "1"
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+TEXTS = ("en/botchan.txt", "en/frankenstein.txt", "en/tinyshakespeare.txt", "en/war-and-peace.txt",
+         "other/es-don-quijote-part.txt", "other/ja-wagahai-wa-neko.txt", "code/human_eval_cpp.jsonl")
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+          r"\s+(?!\S)|\s+")
+
+
+def judges(base, root):
+    yield "gpt2", Tokenizer.from_file(str(base / "gpt2/tokenizer.json"))
+    for name, pattern, normalizer in (("qwen2", LLAMA3.replace("{1,3}", ""), normalizers.NFC()), ("llama3", LLAMA3, None)):
+        # Llama 3's own vocabulary may not be passed on; Qwen2's, of the same size, with Llama 3's pattern stands for it.
+        judge = Tokenizer(models.BPE.from_file(str(base / "qwen2/vocab.json"), str(base / "qwen2/merges.txt")))
+        if normalizer:
+            judge.normalizer = normalizer
+        judge.pre_tokenizer = pre_tokenizers.Sequence([
+            pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        judge.add_special_tokens([AddedToken("<|endoftext|>", normalized=False, special=True)])
+        yield name, judge
+
+
+def best(fn, runs=3):
+    times = []
+    for _ in range(runs):
+        start = time.process_time()
+        fn()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def own(binary, tokenizer, mode, files):
+    out = subprocess.run([binary, tokenizer, mode, *files], capture_output=True, text=True, check=True).stdout
+    return [float(line.split()[3]) for line in out.splitlines()]
+
+
+def main():
+    binary = sys.argv[1]
+    shared = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else os.environ.get("INVAR_SHARED", "../shared"))
+    files = [str(shared / "assets/text" / t) for t in TEXTS]
+    print(f"{'tokenizer':9} {'text':26} {'invar MB/s':>10} {'HF MB/s':>8} {'ratio':>6}")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, judge in judges(shared / "assets/tokenizers", folder):
+            path = str(pathlib.Path(folder) / f"{name}.json")
+            judge.save(path)
+            mine = [min(a, b) for a, b in zip(own(binary, path, "whole", files), own(binary, path, "lines", files))]
+            for file, seconds in zip(files, mine):
+                text = pathlib.Path(file).read_text(encoding="utf-8")
+                lines = text.split("\n")
+                size = len(text.encode()) / 1e6
+                theirs = min(best(lambda: judge.encode(text)), best(lambda: judge.encode_batch(lines)))
+                print(f"{name:9} {file.split('text/')[1]:26} {size / seconds:10.1f} {size / theirs:8.2f} "
+                      f"{theirs / seconds:6.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
