@@ -63,6 +63,7 @@ def tokenizer_loads():
 
 def main():
     torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
     invar("data", "train-tokenizer", TEXT, "--vocab-size", 517, "--output", WORK / "tokenizer")
     invar("data", "build", TEXT, "--tokenizer", WORK / "tokenizer", "--output", WORK / "data", "--range", "0:0.1")
     good = [compare("gpt2"), compare("llama"), tokenizer_loads()]
