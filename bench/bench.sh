@@ -1,7 +1,7 @@
 #!/bin/sh
 # Every benchmark, one after the other; bench/RESULTS.md holds what they gave. Leave the machine alone meanwhile.
 #
-#   bench/bench.sh [BUILD_FOLDER]     INVAR_PYTHON: a Python with torch, for the training step's peer
+#   bench/bench.sh [BUILD_FOLDER]     INVAR_PYTHON: a Python with torch and tokenizers, for their comparisons
 set -eu
 
 build=${1:-build}
@@ -15,6 +15,9 @@ echo "== attention beside the peak"
 if [ -n "${INVAR_PYTHON:-}" ]; then
     echo "== training step of GPT-2 124M beside PyTorch"
     "$(dirname "$0")/step.sh" "$build/invar"
+    echo "== tokenizers beside Hugging Face"
+    ninja -C "$build" tokenizer_bench >/dev/null
+    "$INVAR_PYTHON" "$(dirname "$0")/tokenizer_bench.py" "$build/tokenizer_bench"
 else
-    echo "training step: left out, INVAR_PYTHON names no Python with torch"
+    echo "training step and tokenizers: left out, INVAR_PYTHON names no Python with torch and tokenizers"
 fi
