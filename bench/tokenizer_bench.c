@@ -1,5 +1,6 @@
-/* Why this exists: speed of encoding on one core. `tokenizer_bench TOKENIZER whole|lines FILE...` prints for each file the
- * bytes, the ids and the best processor time of several runs in seconds. bench/tokenizer_bench.py sets it beside Hugging Face. */
+/* Why this exists: speed of encoding on one core. `tokenizer_bench TOKENIZER whole|lines FILE...` prints for each
+ * file the bytes, the ids and the best processor time of several runs in seconds. bench/tokenizer_bench.py sets it
+ * beside Hugging Face. */
 #include <time.h>
 
 #include "base/file.h"

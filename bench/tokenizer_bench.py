@@ -26,13 +26,16 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
 
 def judges(base, root):
     yield "gpt2", Tokenizer.from_file(str(base / "gpt2/tokenizer.json"))
-    for name, pattern, normalizer in (("qwen2", LLAMA3.replace("{1,3}", ""), normalizers.NFC()), ("llama3", LLAMA3, None)):
-        # Llama 3's own vocabulary may not be passed on; Qwen2's, of the same size, with Llama 3's pattern stands for it.
+    for name, pattern, normalizer in (("qwen2", LLAMA3.replace("{1,3}", ""), normalizers.NFC()),
+                                      ("llama3", LLAMA3, None)):
+        # Llama 3's own vocabulary may not be passed on; Qwen2's, of the same size,
+            with Llama 3's pattern stands for it.
         judge = Tokenizer(models.BPE.from_file(str(base / "qwen2/vocab.json"), str(base / "qwen2/merges.txt")))
         if normalizer:
             judge.normalizer = normalizer
         judge.pre_tokenizer = pre_tokenizers.Sequence([
-            pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
         judge.add_special_tokens([AddedToken("<|endoftext|>", normalized=False, special=True)])
         yield name, judge
 

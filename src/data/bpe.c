@@ -1,11 +1,13 @@
-/* Why this exists: the model of GPT-2, Llama 3 and Qwen tokenizers is a list of tokens and a list of merges; this file holds
- * both as flat arrays and applies the merges to one word.
+/* Why this exists: the model of GPT-2, Llama 3 and Qwen tokenizers is a list of tokens and a list of merges; this
+ * file holds both as flat arrays and applies the merges to one word.
  *
- * Order of merges: always the pair of lowest rank, among equals the leftmost. Short words find it by a scan (n is small,
- * everything is in the first-level cache), long ones by a heap, so that a million equal characters take O(n log n).
+ * Order of merges: always the pair of lowest rank, among equals the leftmost. Short words find it by a scan (n is
+ * small, everything is in the first-level cache), long ones by a heap, so that a million equal characters take O(n
+ * log n).
  *
- * Invariants: tokens are sorted by id after bpe_seal; `name` finds each of them by (bytes, raw); a token that is not raw
- * consists of the bytes it stands for; every pair's parts and result are ids of tokens; memory is proportional to the file. */
+ * Invariants: tokens are sorted by id after bpe_seal; `name` finds each of them by (bytes, raw); a token that is not
+ * raw consists of the bytes it stands for; every pair's parts and result are ids of tokens; memory is proportional
+ * to the file. */
 #include "base/mem.h"
 #include "data/bpe.h"
 
@@ -222,9 +224,10 @@ int64_t bpe_find_id(const struct bpe *b, int64_t id)
 
 /* ---- merges ---- */
 
-/* The table of pairs is what encoding waits for, so a slot has 8 bytes and the table of a large vocabulary fits the second-
- * level cache. A pair of ids (48 bits) is scrambled one to one; the upper pair_bits bits are the slot where the search
- * begins. A slot holds the other bits, how far from there it lies, and the rank: together they name the pair. */
+/* The table of pairs is what encoding waits for, so a slot has 8 bytes and the table of a large vocabulary fits the
+ * second- level cache. A pair of ids (48 bits) is scrambled one to one; the upper pair_bits bits are the slot where
+ * the search begins. A slot holds the other bits, how far from there it lies, and the rank: together they name the
+ * pair. */
 #define PAIR_FREE UINT64_MAX
 #define PAIR_MASK ((UINT64_C(1) << 48) - 1)
 #define DISTANCE_BITS 16
@@ -446,8 +449,9 @@ static size_t heap_push(const struct bpe *b, const struct bpe_work *w, size_t he
     return held + 1;
 }
 
-/* The word is a linked list of symbols; an entry of the heap (rank, position of the left symbol) is stale when the pair that
- * now stands at that position has another rank. id -1 marks a symbol that was merged into its left neighbour. */
+/* The word is a linked list of symbols; an entry of the heap (rank, position of the left symbol) is stale when the
+ * pair that now stands at that position has another rank. id -1 marks a symbol that was merged into its left
+ * neighbour. */
 static void merge_long(const struct bpe *b, struct bpe_work *w, const char *word, size_t n)
 {
     size_t held = 0;

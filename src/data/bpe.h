@@ -1,5 +1,5 @@
-/* The byte-level BPE model: tokens, merges, and the encoding of one word. Immutable once built; many threads may encode,
- * each with its own struct bpe_work. */
+/* The byte-level BPE model: tokens, merges, and the encoding of one word. Immutable once built; many threads may
+ * encode, each with its own struct bpe_work. */
 #ifndef DATA_BPE_H
 #define DATA_BPE_H
 
@@ -70,8 +70,8 @@ MUST_USE enum err bpe_add_token(struct bpe *b, const char *where, const char *te
 MUST_USE enum err bpe_seal(struct bpe *b, const char *where);
 /* Room for `count` merges; then add them in order of rank. Both parts and the result must be tokens. */
 MUST_USE enum err bpe_reserve_merges(struct bpe *b, size_t count);
-MUST_USE enum err bpe_add_merge(struct bpe *b, const char *where, const char *left, size_t left_bytes, const char *right,
-                                size_t right_bytes);
+MUST_USE enum err bpe_add_merge(struct bpe *b, const char *where, const char *left, size_t left_bytes,
+                                const char *right, size_t right_bytes);
 /* Index of the token spelt so, or -1. Only after bpe_seal. */
 int64_t bpe_find(const struct bpe *b, const char *bytes, size_t count, bool raw);
 /* As bpe_find for a spelling in the alphabet; a spelling with other characters is looked up raw. */
@@ -88,9 +88,9 @@ struct bpe_work { /* arrays for long words */
     size_t id_capacity, next_capacity, prev_capacity, heap_capacity;
 };
 void bpe_work_release(struct bpe_work *w);
-/* Ids of one word: the lowest-ranked pair, leftmost first, is merged until none is left. O(n log n). `out` holds `bytes`
- * ids at most; *count is set. A byte without a token is ERR_DATA with *bad its offset and no message: the caller knows the
- * file. */
+/* Ids of one word: the lowest-ranked pair, leftmost first, is merged until none is left. O(n log n). `out` holds
+ * `bytes` ids at most; *count is set. A byte without a token is ERR_DATA with *bad its offset and no message: the
+ * caller knows the file. */
 MUST_USE enum err bpe_word(const struct bpe *b, struct bpe_work *w, const char *word, size_t bytes, int32_t *out,
                            size_t *count, size_t *bad);
 

@@ -1,14 +1,14 @@
-/* Why this exists: learns the merges of a tokenizer from word counts in time that follows the number of changes, not the
- * number of words: every adjacent pair of symbols is an occurrence in the list of its pair, and a merge touches only the
- * occurrences of the merged pair and their neighbours.
+/* Why this exists: learns the merges of a tokenizer from word counts in time that follows the number of changes, not
+ * the number of words: every adjacent pair of symbols is an occurrence in the list of its pair, and a merge touches
+ * only the occurrences of the merged pair and their neighbours.
  *
- * Layout: the words lie one behind the other as symbols 0..n-1, linked within a word (next, prev). Occurrence i is the pair
- * (symbol i, symbol next[i]); it is in the doubly linked list of pair[i] (near, far neighbours in occ_next, occ_prev). So the
- * memory is fixed by the number of symbols, and lists never hold stale entries.
+ * Layout: the words lie one behind the other as symbols 0..n-1, linked within a word (next, prev). Occurrence i is
+ * the pair (symbol i, symbol next[i]); it is in the doubly linked list of pair[i] (near, far neighbours in occ_next,
+ * occ_prev). So the memory is fixed by the number of symbols, and lists never hold stale entries.
  *
- * Invariants: pair.count is the exact count-weighted length of its list; the heap holds every pair that occurs often enough
- * with a count at least as large as the true one (counts only fall between pushes), so a popped entry whose count is true is
- * the maximum. Overlapping occurrences ("aaa") are merged from the left, as in encoding. */
+ * Invariants: pair.count is the exact count-weighted length of its list; the heap holds every pair that occurs often
+ * enough with a count at least as large as the true one (counts only fall between pushes), so a popped entry whose
+ * count is true is the maximum. Overlapping occurrences ("aaa") are merged from the left, as in encoding. */
 #include "data/bpe_train.h"
 
 #include "base/hash.h"
@@ -302,8 +302,8 @@ static enum err add_bytes(struct train *t, int32_t id_of[256])
 static enum err make_arrays(struct train *t, size_t symbols)
 {
     if (symbols >= NONE) {
-        return FAIL(ERR_RESOURCE, "the distinct words have %zu bytes, at most %u | train on a sample of the text", symbols,
-                    NONE - 1);
+        return FAIL(ERR_RESOURCE, "the distinct words have %zu bytes, at most %u | train on a sample of the text",
+                    symbols, NONE - 1);
     }
     uint32_t **arrays[] = { &t->next, &t->prev, &t->occ_next, &t->occ_prev, &t->pair_at, &t->word_at };
     void *block;

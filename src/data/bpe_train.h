@@ -35,9 +35,10 @@ void bpe_learnt_release(struct bpe_learnt *l);
 
 #define BPE_TRAIN_COUNT_MIN 2u /* a pair that occurs once teaches nothing */
 
-/* Tokens 0..255 are the bytes in order of their characters in the alphabet (bytelevel_code); then the most frequent pair is
- * merged, among equals the one with the smaller (left, right) ids, until there are `tokens` tokens or no pair occurs
- * BPE_TRAIN_COUNT_MIN times. A pair that spells an old token becomes that token. The result depends on the counts only. */
+/* Tokens 0..255 are the bytes in order of their characters in the alphabet (bytelevel_code); then the most frequent
+ * pair is merged, among equals the one with the smaller (left, right) ids, until there are `tokens` tokens or no
+ * pair occurs BPE_TRAIN_COUNT_MIN times. A pair that spells an old token becomes that token. The result depends on
+ * the counts only. */
 MUST_USE enum err bpe_train(const struct bpe_words *words, size_t tokens, struct bpe_learnt *out);
 
 #endif

@@ -1,8 +1,8 @@
-/* Why this exists: almost all byte-level tokenizers in use split text by one of three regular expressions; a scanner written
- * by hand for each is many times faster than a regular-expression engine and cannot backtrack.
+/* Why this exists: almost all byte-level tokenizers in use split text by one of three regular expressions; a scanner
+ * written by hand for each is many times faster than a regular-expression engine and cannot backtrack.
  *
- * The scanners rely on what the patterns have in common: every character starts some word, and a run of one class ends where
- * the class changes. unit_tokenizer proves each equal to PCRE2 on real texts and random strings.
+ * The scanners rely on what the patterns have in common: every character starts some word, and a run of one class
+ * ends where the class changes. unit_tokenizer proves each equal to PCRE2 on real texts and random strings.
  *
  * Invariant: every scanner returns a position after p, and the text is valid UTF-8, so decoding needs no checks. */
 #include "data/pretoken.h"
@@ -116,9 +116,10 @@ static inline size_t contraction_caseless(const unsigned char *p, const unsigned
     return ((c == 'r' || c == 'v') && d == 'e') || (c == 'l' && d == 'l') ? 3 : 0;
 }
 
-/* \s+(?!\S)|\s+ : the run but for its last character, which the next word may want; all of it at the end of the text, and
- * when it is a single character. */
-static inline const unsigned char *space_end(const struct char_table *t, const unsigned char *p, const unsigned char *end)
+/* \s+(?!\S)|\s+ : the run but for its last character, which the next word may want; all of it at the end of the
+ * text, and when it is a single character. */
+static inline const unsigned char *space_end(const struct char_table *t, const unsigned char *p,
+                                             const unsigned char *end)
 {
     const unsigned char *last = p, *q = p;
     while (q < end) {

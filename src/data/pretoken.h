@@ -1,6 +1,6 @@
-/* Pre-tokenisation: text to words. The patterns of the well-known tokenizers have hand-written scanners, any other regular
- * expression goes through PCRE2 under a budget, so that no text and no pattern can hang. Immutable once built; many threads
- * may split, each with its own struct pretoken_work. */
+/* Pre-tokenisation: text to words. The patterns of the well-known tokenizers have hand-written scanners, any other
+ * regular expression goes through PCRE2 under a budget, so that no text and no pattern can hang. Immutable once
+ * built; many threads may split, each with its own struct pretoken_work. */
 #ifndef DATA_PRETOKEN_H
 #define DATA_PRETOKEN_H
 
@@ -23,8 +23,8 @@ struct char_table {
     uint8_t (*row)[CHAR_BLOCK];    /* equal blocks share a row */
     size_t rows, capacity;
 };
-/* Unicode classes from utf8proc: \p{L}, \p{N}, \s (White_Space); punctuation, word characters and "normalization may change
- * this or what stands before it" as Hugging Face needs them. */
+/* Unicode classes from utf8proc: \p{L}, \p{N}, \s (White_Space); punctuation, word characters and "normalization may
+ * change this or what stands before it" as Hugging Face needs them. */
 MUST_USE enum err char_table_init(struct char_table *t);
 void char_table_release(struct char_table *t);
 
@@ -41,8 +41,8 @@ struct regex_work { /* match data and the budget of one text */
     const struct regex *owner;
     uint64_t left;
 };
-/* Compile a pattern written for Hugging Face tokenizers (Oniguruma, Ruby syntax). Constructs that PCRE2 reads in another way
- * are rewritten or refused by name. `where` is "file: field". */
+/* Compile a pattern written for Hugging Face tokenizers (Oniguruma, Ruby syntax). Constructs that PCRE2 reads in
+ * another way are rewritten or refused by name. `where` is "file: field". */
 MUST_USE enum err regex_new(struct regex **out, const char *where, const char *pattern, size_t bytes);
 void regex_free(struct regex *r);
 /* The budget for a text of `bytes`: all matches together may take time linear in it. */
@@ -67,8 +67,8 @@ const char *pretoken_pattern(enum pretoken_scanner s);
 typedef const char *pretoken_next_fn(const struct char_table *t, const char *p, const char *end);
 pretoken_next_fn *pretoken_scan(enum pretoken_scanner s);
 
-/* The last offset in (0, bytes) where every scanner begins a word whatever stands around it: between a letter and a blank of
- * ASCII. Looks back at most 1 MiB; 0: none. */
+/* The last offset in (0, bytes) where every scanner begins a word whatever stands around it: between a letter and a
+ * blank of ASCII. Looks back at most 1 MiB; 0: none. */
 size_t pretoken_cut(const struct char_table *t, const char *text, size_t bytes);
 
 /* ---- steps ---- */
@@ -88,8 +88,8 @@ struct pretoken_step {
     struct buf string;             /* STEP_STRING */
 };
 
-/* Steps run in order, each on every piece of the one before. Exactly one of them is STEP_BYTELEVEL; those behind it see the
- * byte alphabet instead of the text, as in Hugging Face. */
+/* Steps run in order, each on every piece of the one before. Exactly one of them is STEP_BYTELEVEL; those behind it
+ * see the byte alphabet instead of the text, as in Hugging Face. */
 struct pretoken {
     struct char_table table;
     struct pretoken_step step[PRETOKEN_STEPS];

@@ -1,11 +1,12 @@
-/* Why this exists: tokenizers with a pattern of their own are run through PCRE2. Two things need care. The patterns are
- * written for Oniguruma in Ruby syntax, which reads some constructs in another way: those are rewritten or refused, never
- * approximated. And a backtracking engine may take exponential time in one match, or look through the whole rest of the
- * text for every short match: so each match gets a small step limit and sees a small window of the text (PCRE2's hard
- * partial matching tells when the window was too short); both grow only as long as the budget of the text lasts.
+/* Why this exists: tokenizers with a pattern of their own are run through PCRE2. Two things need care. The patterns
+ * are written for Oniguruma in Ruby syntax, which reads some constructs in another way: those are rewritten or
+ * refused, never approximated. And a backtracking engine may take exponential time in one match, or look through the
+ * whole rest of the text for every short match: so each match gets a small step limit and sees a small window of the
+ * text (PCRE2's hard partial matching tells when the window was too short); both grow only as long as the budget of
+ * the text lasts.
  *
- * Invariants: the work of one text is linear in its length; the outcome does not depend on the clock; a match found in a
- * window is the match in the whole text. */
+ * Invariants: the work of one text is linear in its length; the outcome does not depend on the clock; a match found
+ * in a window is the match in the whole text. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -51,7 +52,8 @@ static enum err refuse(const struct rewrite *r, size_t bytes, const char *why)
 
 static int hex_value(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    char lower = (char)(c | 32);
+    return c >= '0' && c <= '9' ? c - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
 /* \xHH, \x{H...}, \uHHHH: a code point. */
@@ -73,8 +75,8 @@ static enum err rewrite_code(struct rewrite *r)
     return OK;
 }
 
-/* \p{..} and \P{..}. General categories (one or two letters) mean the same; longer names are scripts, for which PCRE2 would
- * take the wider script extensions. */
+/* \p{..} and \P{..}. General categories (one or two letters) mean the same; longer names are scripts, for which
+ * PCRE2 would take the wider script extensions. */
 static enum err rewrite_property(struct rewrite *r)
 {
     const char *q = r->p + 2;
@@ -107,9 +109,10 @@ static enum err rewrite_escape(struct rewrite *r, bool in_class)
         bool class_only_whole; /* not inside [...] */
         const char *text;
     } map[] = {
-        { 's', false, "\\p{wspace}" }, { 'S', false, "\\P{wspace}" }, { 'd', false, "\\p{Nd}" }, { 'D', false, "\\P{Nd}" },
-        { 'r', false, "\\r" },         { 'n', false, "\\n" },         { 't', false, "\\t" },     { 'f', false, "\\f" },
-        { 'v', false, "\\x0b" },       { 'a', false, "\\a" },         { 'e', false, "\\e" },     { 'A', true, "\\A" },
+        { 's', false, "\\p{wspace}" }, { 'S', false, "\\P{wspace}" }, { 'd', false, "\\p{Nd}" },
+        { 'D', false, "\\P{Nd}" },     { 'r', false, "\\r" },         { 'n', false, "\\n" },
+        { 't', false, "\\t" },         { 'f', false, "\\f" },         { 'v', false, "\\x0b" },
+        { 'a', false, "\\a" },         { 'e', false, "\\e" },         { 'A', true, "\\A" },
         { 'z', true, "\\z" },
     };
     if (r->end - r->p < 2) {
@@ -256,7 +259,8 @@ static enum err rewrite_literal(struct rewrite *r)
     if (len == 0) {
         return refuse(r, 4, "not UTF-8");
     }
-    char lower = (char)(len == 1 && ((*r->p >= 'a' && *r->p <= 'z') || (*r->p >= 'A' && *r->p <= 'Z')) ? *r->p | 32 : 0);
+    bool letter = (*r->p >= 'a' && *r->p <= 'z') || (*r->p >= 'A' && *r->p <= 'Z');
+    char lower = (char)(letter ? *r->p | 32 : 0);
     if ((r->caseless >> r->depth & 1) != 0 && folds_together(r->last_letter, lower)) {
         return refuse(r, 4, "these letters in any case also match a ligature");
     }
@@ -318,7 +322,8 @@ static enum err rewrite_pattern(const char *where, const char *pattern, size_t b
 {
     struct rewrite r = { .p = pattern, .start = pattern, .end = pattern + bytes, .where = where, .out = out };
     if (bytes > PATTERN_BYTES_MAX || utf8_valid_prefix(pattern, bytes) != bytes) {
-        return FAIL(ERR_DATA, "%s: a pattern of %zu bytes, expected UTF-8 of at most %u", where, bytes, PATTERN_BYTES_MAX);
+        return FAIL(ERR_DATA, "%s: a pattern of %zu bytes, expected UTF-8 of at most %u", where, bytes,
+                    PATTERN_BYTES_MAX);
     }
     while (r.p < r.end) {
         TRY(rewrite_one(&r));
@@ -356,8 +361,8 @@ enum err regex_new(struct regex **out, const char *where, const char *pattern, s
         char message[200] = "";
         char quote[96];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof(message));
-        err = FAIL(ERR_DATA, "%s: the pattern \"%s\" does not compile: %s | invar can not run this pre-tokenizer", where,
-                   bpe_quote(pattern, bytes, quote), message);
+        err = FAIL(ERR_DATA, "%s: the pattern \"%s\" does not compile: %s | invar can not run this pre-tokenizer",
+                   where, bpe_quote(pattern, bytes, quote), message);
         goto out;
     }
     r->jit = pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
@@ -436,8 +441,8 @@ static size_t window_end(const char *text, size_t bytes, size_t from, size_t win
     return end;
 }
 
-enum err regex_next(const struct regex *r, struct regex_work *w, const char *text, size_t bytes, size_t from, bool *found,
-                    size_t *start, size_t *end)
+enum err regex_next(const struct regex *r, struct regex_work *w, const char *text, size_t bytes, size_t from,
+                    bool *found, size_t *start, size_t *end)
 {
     size_t window = WINDOW_BYTES;
     uint32_t steps = MATCH_STEPS;
@@ -448,8 +453,8 @@ enum err regex_next(const struct regex *r, struct regex_work *w, const char *tex
         size_t stop = window_end(text, bytes, from, window);
         bool whole = stop == bytes;
         pcre2_set_match_limit(w->context, steps);
-        int got = pcre2_match(r->code, (PCRE2_SPTR)text, stop, from, options | (whole ? 0 : PCRE2_PARTIAL_HARD), w->match,
-                              w->context);
+        int got = pcre2_match(r->code, (PCRE2_SPTR)text, stop, from, options | (whole ? 0 : PCRE2_PARTIAL_HARD),
+                              w->match, w->context);
         if (got > 0) {
             const PCRE2_SIZE *range = pcre2_get_ovector_pointer(w->match);
             *found = true;

@@ -1,8 +1,8 @@
-/* Why this exists: a tokenizer.json may cut text by several pre-tokenizers in a row; this file runs such a chain without
- * building lists: a step hands each piece to the next step as it finds it.
+/* Why this exists: a tokenizer.json may cut text by several pre-tokenizers in a row; this file runs such a chain
+ * without building lists: a step hands each piece to the next step as it finds it.
  *
- * A step sees its piece as spans that match or do not; a behaviour (Hugging Face's names) turns spans into pieces. Behind the
- * byte-level step the text is spelt in the byte alphabet, and the last step spells it back.
+ * A step sees its piece as spans that match or do not; a behaviour (Hugging Face's names) turns spans into pieces.
+ * Behind the byte-level step the text is spelt in the byte alphabet, and the last step spells it back.
  *
  * Invariants: recursion is as deep as there are steps; the buffer of a step is in use only while its piece is. */
 #include "base/utf8.h"

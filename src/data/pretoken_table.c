@@ -1,5 +1,5 @@
-/* Why this exists: the scanners ask for the class of every character, so the classes of Unicode lie in one small two-stage
- * table, built at load from utf8proc, which has one version of Unicode for all of them.
+/* Why this exists: the scanners ask for the class of every character, so the classes of Unicode lie in one small
+ * two-stage table, built at load from utf8proc, which has one version of Unicode for all of them.
  *
  * Invariant: equal blocks share a row, so the table is about 50 kB. */
 #include <utf8proc.h>
@@ -64,8 +64,8 @@ static uint8_t flags_of(uint32_t code, int category)
     return (uint8_t)flags;
 }
 
-/* Mark what canonical composition may change: marks, characters that do not decompose and compose to themselves, and those
- * that may join the one before. */
+/* Mark what canonical composition may change: marks, characters that do not decompose and compose to themselves, and
+ * those that may join the one before. */
 static void mark_nfc(uint8_t *flags, uint32_t code, const utf8proc_property_t *p)
 {
     bool joining_jamo = (code >= 0x1161 && code <= 0x1175) || (code >= 0x11a8 && code <= 0x11c2);

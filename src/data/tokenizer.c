@@ -1,5 +1,5 @@
-/* Why this exists: one way in for every kind of tokenizer file. The text of each file is kept in memory, so that a checkpoint
- * written hours later gets the very bytes the run was started with, whatever happened to the folder.
+/* Why this exists: one way in for every kind of tokenizer file. The text of each file is kept in memory, so that a
+ * checkpoint written hours later gets the very bytes the run was started with, whatever happened to the folder.
  *
  * "bytes" is not a special case: its tokenizer.json is written here and read like any other.
  *
@@ -141,8 +141,8 @@ static enum err finish(struct tokenizer *t)
     pretoken_finish(&t->pre);
     t->vocab = (uint64_t)t->bpe.token[t->bpe.count - 1].id + 1;
     if (t->bpe.missing > 0) {
-        log_warning("%s: the vocabulary has no token for %d of the 243 bytes of UTF-8 | text with such a byte is refused with its "
-                    "place (Hugging Face would drop it without a word)",
+        log_warning("%s: the vocabulary has no token for %d of the 243 bytes of UTF-8 | text with such a byte is "
+                    "refused with its place (Hugging Face would drop it without a word)",
                     t->path, t->bpe.missing);
     }
     struct hash_stream *hash = hash_stream_begin();
@@ -285,7 +285,8 @@ static enum err load_path(struct tokenizer *t, const char *path)
         return FAIL(ERR_DATA, "%s: not a tokenizer.json | " SUPPORTED, path);
     }
     char *folder;
-    TRY(slash == NULL ? mem_copy_string(&folder, ".", 1) : mem_copy_string(&folder, path, slash == path ? 1 : (size_t)(slash - path)));
+    TRY(slash == NULL ? mem_copy_string(&folder, ".", 1) :
+        mem_copy_string(&folder, path, slash == path ? 1 : (size_t)(slash - path)));
     bool pair = strcmp(name, "vocab.json") == 0 || strcmp(name, "encoder.json") == 0;
     enum err err = load_folder(t, folder, pair ? NULL : name);
     free(folder);

@@ -1,5 +1,5 @@
-/* Text to tokens and back. A tokenizer is immutable after loading and may be used by many threads at once, each with its
- * own struct tokenizer_scratch. */
+/* Text to tokens and back. A tokenizer is immutable after loading and may be used by many threads at once, each with
+ * its own struct tokenizer_scratch. */
 #ifndef DATA_TOKENIZER_H
 #define DATA_TOKENIZER_H
 
@@ -9,8 +9,8 @@
 struct tokenizer;
 struct tokenizer_scratch; /* per-thread caches and match data */
 
-/* path: a folder (tokenizer.json; else vocab.json or encoder.json with merges.txt or vocab.bpe), a tokenizer.json, or the
- * word "bytes" (ids 0..255 and end-of-text 256). ERR_DATA names the file, the field and what is supported. */
+/* path: a folder (tokenizer.json; else vocab.json or encoder.json with merges.txt or vocab.bpe), a tokenizer.json,
+ * or the word "bytes" (ids 0..255 and end-of-text 256). ERR_DATA names the file, the field and what is supported. */
 MUST_USE enum err tokenizer_load(struct tokenizer **out, const char *path);
 void tokenizer_free(struct tokenizer *t);
 uint64_t tokenizer_vocab(const struct tokenizer *t); /* highest id + 1, added tokens included */
@@ -30,15 +30,16 @@ enum tokenizer_flags {
     TOKENIZER_SPECIAL = 1 << 0, /* special tokens written in the text become their ids (as Hugging Face does) */
     TOKENIZER_POST = 1 << 1,    /* add what the post-processor adds (e.g. a begin-of-text token) */
 };
-/* Append the ids of UTF-8 `text`. Linear time, bounded stack on any input. Bytes that are not UTF-8 are ERR_DATA with the
- * offset (byte-level models could encode them, but Hugging Face cannot). */
-MUST_USE enum err tokenizer_encode(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t bytes,
-                                   unsigned flags, struct tokens *out);
-/* Where a long text may be cut so that encoding both parts (without TOKENIZER_POST) gives the ids of the whole: the last
- * such offset in (0, bytes), looking back at most 1 MiB from the end; 0: nowhere. `tokenizer` is a struct tokenizer, so this
- * is the `split` of reader_options with split_arg = the tokenizer. */
+/* Append the ids of UTF-8 `text`. Linear time, bounded stack on any input. Bytes that are not UTF-8 are ERR_DATA
+ * with the offset (byte-level models could encode them, but Hugging Face cannot). */
+MUST_USE enum err tokenizer_encode(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text,
+                                   size_t bytes, unsigned flags, struct tokens *out);
+/* Where a long text may be cut so that encoding both parts (without TOKENIZER_POST) gives the ids of the whole: the
+ * last such offset in (0, bytes), looking back at most 1 MiB from the end; 0: nowhere. `tokenizer` is a struct
+ * tokenizer, so this is the `split` of reader_options with split_arg = the tokenizer. */
 size_t tokenizer_split(const void *tokenizer, const char *text, size_t bytes);
-/* Append the bytes of one token (a byte-level token may be part of a character). id outside the vocabulary: ERR_DATA. */
+/* Append the bytes of one token (a byte-level token may be part of a character). id outside the vocabulary:
+ * ERR_DATA. */
 MUST_USE enum err tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *out);
 /* Copy the files that define it into a checkpoint folder (tokenizer.json, or vocab.json and merges.txt; for "bytes" a
  * tokenizer.json that transformers can load). */

@@ -1,8 +1,9 @@
-/* Why this exists: added tokens ("<|endoftext|>", runs of blanks) are cut out of the text before the model sees it, in two
- * rounds: those matched in the text as it is, then, after normalization, the others. The rules (leftmost, then longest;
- * a match that does not count is skipped over, not retried shorter) are Hugging Face's.
+/* Why this exists: added tokens ("<|endoftext|>", runs of blanks) are cut out of the text before the model sees it,
+ * in two rounds: those matched in the text as it is, then, after normalization, the others. The rules (leftmost,
+ * then longest; a match that does not count is skipped over, not retried shorter) are Hugging Face's.
  *
- * Invariant: a trie holds every token of its round once; tokens are at most ADDED_BYTES_MAX long, so a pass is linear. */
+ * Invariant: a trie holds every token of its round once; tokens are at most ADDED_BYTES_MAX long, so a pass is
+ * linear. */
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "data/tokenizer_int.h"

@@ -1,11 +1,11 @@
 /* Why this exists: the path from text to ids and back. Layers, outermost first: added tokens in the text as it is,
  * normalization, added tokens in the normalized text, words, merges.
  *
- * Speed comes from a cache of words per thread: natural text repeats its words, so most are one probe of a cache line that
- * holds the word and its ids. A miss costs a merge and nothing else, so the cache never changes a result.
+ * Speed comes from a cache of words per thread: natural text repeats its words, so most are one probe of a cache
+ * line that holds the word and its ids. A miss costs a merge and nothing else, so the cache never changes a result.
  *
- * Invariants: an entry's key is the word, zero-filled, with its length in the last byte (0: free); `out` has room for all
- * ids of a word before they are written. */
+ * Invariants: an entry's key is the word, zero-filled, with its length in the last byte (0: free); `out` has room
+ * for all ids of a word before they are written. */
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "data/tokenizer_int.h"
@@ -137,8 +137,8 @@ static enum err merge_word(const struct encode *e, const char *word, size_t byte
     enum err err = bpe_word(&e->t->bpe, &e->s->bpe, word, bytes, e->out->id + e->out->count, count, &bad);
     if (err == ERR_DATA && bad != SIZE_MAX) {
         char quote[96];
-        return FAIL(ERR_DATA, "%s: the vocabulary has no token for the byte 0x%02x in \"%s\" | clean the text, or use a "
-                              "tokenizer with all 256 bytes",
+        return FAIL(ERR_DATA, "%s: the vocabulary has no token for the byte 0x%02x in \"%s\" | clean the text, or "
+                              "use a tokenizer with all 256 bytes",
                     e->t->path, (unsigned)(unsigned char)word[bad], bpe_quote(word, bytes, quote));
     }
     return err;
@@ -295,8 +295,8 @@ enum err tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *out
 
 /* ---- cutting long texts ---- */
 
-/* At the cuts of pretoken_cut words end in all known patterns, and nothing composes across them. Only an added token could
- * tell: one that spans such a place, or that ends in a letter and takes the blanks behind it. */
+/* At the cuts of pretoken_cut words end in all known patterns, and nothing composes across them. Only an added token
+ * could tell: one that spans such a place, or that ends in a letter and takes the blanks behind it. */
 static bool may_split(const struct tokenizer *t)
 {
     if (!t->pre.simple || (t->pre.scanner == SCANNER_NONE && t->bpe.pairs > 0)) {

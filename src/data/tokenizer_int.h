@@ -105,7 +105,8 @@ struct tokenizer {
 MUST_USE enum err tokenizer_keep(struct tokenizer *t, const char *folder, const char *name, const char *save_as,
                                  bool definition, struct tokenizer_file **out);
 /* Keep a text of our own. */
-MUST_USE enum err tokenizer_keep_text(struct tokenizer *t, const char *save_as, const struct buf *text, bool definition);
+MUST_USE enum err tokenizer_keep_text(struct tokenizer *t, const char *save_as, const struct buf *text,
+                                      bool definition);
 
 /* Add a token that is cut out of the text, with its checks against the vocabulary (bpe sealed). */
 MUST_USE enum err tokenizer_add(struct tokenizer *t, const char *where, const struct added_token *token);

@@ -1,5 +1,5 @@
-/* Why this exists: reads a Hugging Face tokenizer.json of the byte-level BPE kind. Whatever would change the ids and is not
- * understood is refused by name: a tokenizer that is almost right ruins a training run without a word.
+/* Why this exists: reads a Hugging Face tokenizer.json of the byte-level BPE kind. Whatever would change the ids and
+ * is not understood is refused by name: a tokenizer that is almost right ruins a training run without a word.
  *
  * Every message starts with "file: field". */
 #include "base/log.h"

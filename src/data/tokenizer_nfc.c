@@ -1,6 +1,6 @@
-/* Why this exists: some tokenizers compose their text first (NFC). Most text is composed already, so a quick look decides;
- * what remains goes through utf8proc's tables, but with our own reordering of marks: utf8proc sorts them by insertion, which
- * takes quadratic time on a text of nothing but marks.
+/* Why this exists: some tokenizers compose their text first (NFC). Most text is composed already, so a quick look
+ * decides; what remains goes through utf8proc's tables, but with our own reordering of marks: utf8proc sorts them by
+ * insertion, which takes quadratic time on a text of nothing but marks.
  *
  * Invariant: the result is NFC of the text, and equal to it whenever nfc_may_change says no. */
 #include <utf8proc.h>

@@ -1,5 +1,5 @@
-/* Why this exists: the pre-tokenizer and the post-processor of a tokenizer.json, turned into steps and lists of ids. What is
- * not known is refused by its name. */
+/* Why this exists: the pre-tokenizer and the post-processor of a tokenizer.json, turned into steps and lists of ids.
+ * What is not known is refused by its name. */
 #include "base/mem.h"
 #include "data/tokenizer_int.h"
 
@@ -88,7 +88,8 @@ static enum err parse_step(struct pretoken *p, const char *where, const json_t *
         step->behavior = STEP_ISOLATED;
         return json_object_get(pre, "behavior") != NULL ? parse_behavior(where, pre, &step->behavior) : OK;
     }
-    return FAIL(ERR_DATA, "%s.type: \"%s\" is not supported" SUPPORTED_PRE, where, bpe_quote(type, strlen(type), quote));
+    return FAIL(ERR_DATA, "%s.type: \"%s\" is not supported" SUPPORTED_PRE, where,
+                bpe_quote(type, strlen(type), quote));
 }
 
 enum err tokenizer_parse_pre(struct tokenizer *t, const char *path, const json_t *pre)
@@ -109,7 +110,8 @@ enum err tokenizer_parse_pre(struct tokenizer *t, const char *path, const json_t
         levels += t->pre.step[i].kind == STEP_BYTELEVEL;
     }
     if (levels != 1) {
-        return FAIL(ERR_DATA, "%s: pre_tokenizer: %d steps of type \"ByteLevel\", expected one" SUPPORTED_PRE, path, levels);
+        return FAIL(ERR_DATA, "%s: pre_tokenizer: %d steps of type \"ByteLevel\", expected one" SUPPORTED_PRE, path,
+                    levels);
     }
     return OK;
 }
@@ -129,8 +131,8 @@ static enum err add_ids(struct tokenizer *t, const char *path, const json_t *spe
     for (size_t i = 0; i < json_array_size(ids); i++) {
         const json_t *id = json_array_get(ids, i);
         if (!json_is_integer(id) || bpe_find_id(&t->bpe, json_integer_value(id)) < 0) {
-            return FAIL(ERR_DATA, "%s: post_processor: special token \"%s\" has id %lld, which is not in the vocabulary",
-                        path, quote, (long long)json_integer_value(id));
+            return FAIL(ERR_DATA, "%s: post_processor: special token \"%s\" has id %lld, which is not in the "
+                        "vocabulary", path, quote, (long long)json_integer_value(id));
         }
         void *block;
         TRY(mem_alloc(&block, *count + 1, sizeof(int32_t)));
@@ -162,7 +164,8 @@ static enum err parse_template(struct tokenizer *t, const char *path, const json
         } else if (json_is_object(text) && strcmp(text_at(text, "id"), "A") == 0) {
             texts++;
         } else {
-            return FAIL(ERR_DATA, "%s: post_processor.single[%zu]: expected {\"SpecialToken\"} or {\"Sequence\": \"A\"}",
+            return FAIL(ERR_DATA,
+                        "%s: post_processor.single[%zu]: expected {\"SpecialToken\"} or {\"Sequence\": \"A\"}",
                         path, i);
         }
     }

@@ -1,5 +1,5 @@
-/* Why this exists: the older pair of files, vocab.json and merges.txt, says nothing about the pre-tokenizer; the class named
- * in tokenizer_config.json does. Without one it is GPT-2, whose files have this form. */
+/* Why this exists: the older pair of files, vocab.json and merges.txt, says nothing about the pre-tokenizer; the
+ * class named in tokenizer_config.json does. Without one it is GPT-2, whose files have this form. */
 #include "base/json.h"
 #include "base/mem.h"
 #include "data/tokenizer_int.h"

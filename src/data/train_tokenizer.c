@@ -1,7 +1,7 @@
 /* Why this exists: a model trained from nothing wants a tokenizer of its own text.
  *
- * Words are counted on all threads, each into a table of its own; sums of counts do not depend on who counted, and the merges
- * (bpe_train) depend on the counts only, so the files are the same bytes for every number of threads. */
+ * Words are counted on all threads, each into a table of its own; sums of counts do not depend on who counted, and
+ * the merges (bpe_train) depend on the counts only, so the files are the same bytes for every number of threads. */
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -254,8 +254,8 @@ enum err data_train_tokenizer(const struct train_tokenizer_options *o, struct po
     TRY_OUT(bpe_train(&words, (size_t)o->vocab_size - 1, &learnt));
     TRY_OUT(write_output(&learnt, o->output));
     if (learnt.tokens + 1 < o->vocab_size) {
-        log_warning("vocab_size: only %zu of %llu tokens: no further pair of the text occurs %u times | use more text, or "
-                    "set vocab_size of the model to %zu",
+        log_warning("vocab_size: only %zu of %llu tokens: no further pair of the text occurs %u times | use more "
+                    "text, or set vocab_size of the model to %zu",
                     learnt.tokens + 1, (unsigned long long)o->vocab_size, BPE_TRAIN_COUNT_MIN, learnt.tokens + 1);
     }
     if (!o->quiet) {

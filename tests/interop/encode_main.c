@@ -1,6 +1,7 @@
-/* Why this exists: lets an independent judge compare ids. `encode TOKENIZER [special] [post]` reads texts from stdin, each
- * as its length in bytes on a line followed by the bytes, and prints the ids of each on one line, or "error: message".
- * `encode train VOCAB OUTPUT THREADS INPUT...` trains a tokenizer, `encode save TOKENIZER FOLDER` writes one. */
+/* Why this exists: lets an independent judge compare ids. `encode TOKENIZER [special] [post]` reads texts from
+ * stdin, each as its length in bytes on a line followed by the bytes, and prints the ids of each on one line, or
+ * "error: message". `encode train VOCAB OUTPUT THREADS INPUT...` trains a tokenizer, `encode save TOKENIZER FOLDER`
+ * writes one. */
 #include "base/log.h"
 #include "base/pool.h"
 #include "data/build.h"
@@ -41,7 +42,8 @@ out:
 static enum err train(int argc, char **argv)
 {
     struct train_tokenizer_options o = { .inputs = (const char *const *)argv + 5, .inputs_count = (size_t)argc - 5,
-                                         .field = "text", .vocab_size = strtoull(argv[2], NULL, 10), .output = argv[3] };
+                                         .field = "text", .vocab_size = strtoull(argv[2], NULL, 10),
+                                         .output = argv[3] };
     struct pool *pool;
     TRY(pool_new(&pool, (uint32_t)strtoul(argv[4], NULL, 10)));
     enum err err = data_train_tokenizer(&o, pool);

@@ -3,10 +3,12 @@
 
     tokenizers_test.py ENCODE_BINARY [SHARED_FOLDER]
 
-ENCODE_BINARY is tests/interop/encode_main.c; SHARED_FOLDER (default: $INVAR_SHARED, else ../shared) has assets/tokenizers
+ENCODE_BINARY is tests/interop/encode_main.c; SHARED_FOLDER (default: $INVAR_SHARED,
+                                                             else ../shared) has assets/tokenizers
 and assets/text. Prints one line for each check, exits 1 when one failed, 77 when the judge or the assets are missing.
 """
 import gzip
+import hashlib
 import json
 import os
 import pathlib
@@ -102,7 +104,9 @@ def real_tokenizers(shared, root):
     base = shared / "assets/tokenizers"
     for name in ("gpt2", "gpt-neox-20b", "falcon", "phi-2"):
         plain, packed = base / name / "tokenizer.json", base / name / "tokenizer.json.gz"
-        text = plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes()) if packed.exists() else None
+        text = plain.read_bytes() if plain.exists() else None
+        if packed.exists():
+            text = gzip.decompress(packed.read_bytes())
         if text is not None:
             path = folder_of(root, name, {"tokenizer.json": text})
             yield name, str(path), Tokenizer.from_file(str(path / "tokenizer.json"))
@@ -115,7 +119,8 @@ def real_tokenizers(shared, root):
         judge.normalizer = normalizers.NFC()
         split = QWEN2
         judge.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), "isolated"),
-                                                       pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+                                                       pre_tokenizers.ByteLevel(add_prefix_space=False,
+                                                                                use_regex=False)])
         config = json.loads((qwen / "tokenizer_config.json").read_text())
         judge.add_special_tokens([tokenizers.AddedToken(t["content"], normalized=False, special=True)
                                   for t in config["added_tokens_decoder"].values()])
@@ -157,13 +162,15 @@ def pre_cases():
         yield f"string {behavior}", sequence([split("'s", behavior), byte_level(regex=True)])
         yield f"punctuation {behavior}", sequence([pre_tokenizers.Punctuation(behavior), byte_level(regex=True)])
         yield f"empty matches {behavior}", sequence([split(Regex(r"a*|\s"), behavior), byte_level()])
-        yield f"behind byte level {behavior}", sequence([byte_level(regex=True), split(Regex(r"[Ġ0-9]|\p{No}"), behavior)])
+        yield f"behind byte level {behavior}", sequence([byte_level(regex=True),
+                                                         split(Regex(r"[Ġ0-9]|\p{No}"), behavior)])
     yield "lines", sequence([split(Regex(r"^.|.$|\A|[^\S\n]+\z"), "isolated"), byte_level()])
     yield "escapes", sequence([split(Regex(r"\x41|\u00e9|\x{4e2d}|\v|\t{2}|a{1,}|b{,2}c|\p{^L}{3}|\P{Han}\p{Han}"),
                                      "isolated"), byte_level()])
 
 
-ADDED = [dict(content="<|a|>", special=True), dict(content="<|a|><|b|>", special=True), dict(content="<|b|>", special=True),
+ADDED = [dict(content="<|a|>", special=True), dict(content="<|a|><|b|>", special=True),
+         dict(content="<|b|>", special=True),
          dict(content="  ", normalized=True), dict(content="   ", normalized=True), dict(content="é", normalized=True),
          dict(content="<l>", lstrip=True, special=True), dict(content="<r>", rstrip=True, special=False),
          dict(content="<lr>", lstrip=True, rstrip=True, special=True), dict(content="word", single_word=True),
@@ -234,6 +241,61 @@ def punctuation_of(judge_step):
     return {c for c in marks if judge_step.pre_tokenize_str(c)}
 
 
+def check_training(binary, root, text):
+    """The same merges as the judge's own trainer, whose ties are broken in the same way."""
+    (root / "train.txt").write_bytes(text.encode())
+    for size in (300, 4000):
+        subprocess.run([binary, "train", str(size), str(root / f"own-{size}"), "2", str(root / "train.txt")],
+                       check=True, capture_output=True)
+        mine = json.loads((root / f"own-{size}/tokenizer.json").read_text())["model"]
+        judge = Tokenizer(models.BPE())
+        judge.pre_tokenizer = byte_level(regex=True)
+        judge.train_from_iterator([text], trainers.BpeTrainer(
+            vocab_size=size, min_frequency=2, show_progress=False, special_tokens=["<|endoftext|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+        theirs = [tuple(m) for m in json.loads(judge.to_str())["model"]["merges"]]
+        same = [tuple(m.split(" ")) for m in mine["merges"]] == theirs and len(mine["vocab"]) == size
+        report(f"training {size} tokens gives the judge's merges", same, f"{len(theirs)} merges")
+
+
+def check_loading(binary, shared, root, texts):
+    """What invar writes is read by transformers, with the same ids and the same end of text."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        print("skipped: the Python package transformers is not installed")
+        return
+    sources = {"bytes": "bytes", "trained": str(root / "own-4000"), "gpt2 pair": str(root / "pair"),
+               "qwen2": str(shared / "assets/tokenizers/qwen2")}
+    gpt2 = shared / "assets/tokenizers/gpt2"
+    folder_of(root, "pair", {n: (gpt2 / n).read_bytes() for n in ("encoder.json", "vocab.bpe")})
+    for name, source in sources.items():
+        saved = root / f"saved {name}"
+        saved.mkdir()
+        subprocess.run([binary, "save", source, str(saved)], check=True, capture_output=True)
+        judge = AutoTokenizer.from_pretrained(str(saved))
+        special = [judge.eos_token, "<|im_start|>"]
+        odd = [t for t in random_texts(300, name, special) + texts if t]
+        odd = [t for t in odd if judge_knows(judge.backend_tokenizer, t)]
+        mine = encode(binary, str(saved), odd, "special")
+        theirs = judge(odd, add_special_tokens=False)["input_ids"]
+        report(f"transformers loads what was saved: {name}", mine == theirs and judge.eos_token == "<|endoftext|>",
+               f"{len(odd)} texts, {type(judge).__name__}")
+
+
+def check_expected(binary, shared):
+    """Hashes of all ids of whole files, computed by other programs."""
+    base = shared / "assets/expected/generated"
+    for name, path in (("gpt2-r50k", "gpt2"), ("gpt-neox-20b", "gpt-neox-20b"), ("qwen2", "qwen2")):
+        files = json.loads((base / f"{name}.json").read_text())["files"]
+        flags = [] if name == "gpt2-r50k" else ["special"]
+        texts = [(shared / "assets" / f["file"]).read_bytes().decode() for f in files]
+        found = encode(binary, str(shared / "assets/tokenizers" / path), texts, *flags)
+        same = [hashlib.sha256(b"".join(i.to_bytes(4, "little") for i in ids)).hexdigest() == f["sha256_of_u32le_ids"]
+                for ids, f in zip(found, files)]
+        report(f"{name}: ids of whole files", all(same) and len(same) > 10, f"{len(same)} files")
+
+
 def check_made(binary, root, text):
     count = 0
     base = trained(text, 1200)
@@ -255,7 +317,8 @@ def check_made(binary, root, text):
     odd = random_texts(4000, 6, contents + ["sword", "word ", " <l>", "<r>  ", "e\u0301"])
     for normalizer in (None, normalizers.NFC(), normalizers.Sequence([normalizers.NFC()])):
         for special in (True, False):
-            one(f"added tokens, {normalizer}, special {special}", odd, special=special, normalizer=normalizer, added=ADDED)
+            one(f"added tokens, {normalizer}, special {special}", odd, special=special, normalizer=normalizer,
+                added=ADDED)
     plain = [t for t in odd if not t.startswith("<|endoftext|>")]  # invar adds no second begin token, the judge does
     one("template with a begin token", plain, template=begin_template, post=True)
     return count
@@ -272,6 +335,9 @@ def main():
         root = pathlib.Path(folder)
         check_real(binary, shared, root, texts)
         check_made(binary, root, "\n".join(t[:100000] for t in texts[:30]))
+        check_training(binary, root, "".join(t[:60000] for t in texts))
+        check_loading(binary, shared, root, [t[:20000] for t in texts])
+        check_expected(binary, shared)
     print(f"{failures} failed")
     sys.exit(failures > 0)
 

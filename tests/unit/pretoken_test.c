@@ -1,4 +1,5 @@
-/* Scanners against the patterns they stand for, and the regular-expression path: what it rewrites, refuses and bounds. */
+/* Scanners against the patterns they stand for, and the regular-expression path: what it rewrites, refuses and
+ * bounds. */
 #include "data_fixture.h"
 
 #include <dirent.h>
@@ -32,7 +33,8 @@ static struct regex *compile(const char *pattern)
 }
 
 /* Every word of the scanner is the match of its pattern at that place. */
-static void same_words(enum pretoken_scanner s, const struct regex *r, struct regex_work *w, const char *text, size_t bytes)
+static void same_words(enum pretoken_scanner s, const struct regex *r, struct regex_work *w, const char *text,
+                       size_t bytes)
 {
     pretoken_next_fn *next = pretoken_scan(s);
     regex_work_begin(w, bytes);
@@ -112,7 +114,8 @@ static uint32_t random_below(uint64_t *at, uint32_t n)
 
 static size_t random_text(uint64_t *at, char *out)
 {
-    static const char *const pieces[] = { "'s", "'S", "'ll", "'RE", "'\xc5\xbf", "'", "''", " ", "  ", "\n", "\r\n", "\t", "a",
+    static const char *const pieces[] = { "'s", "'S", "'ll", "'RE", "'\xc5\xbf", "'", "''", " ", "  ", "\n", "\r\n",
+                                          "\t", "a",
                                           "Z", "xyz", "1", "12345", ".", "?!", " '", " 's", "\xc2\xa0", "\xe3\x80\x80",
                                           "\xe1\xa0\x8e", "\xc2\x85", "\xc2\xbd", "\xe4\xb8\xad", "\xcc\x81" };
     size_t bytes = 0;

@@ -61,8 +61,8 @@ static void expect(struct fixture *f, const char *text, size_t bytes, const int3
         while (i < count && i < f->ids.count && f->ids.id[i] == ids[i]) {
             i++;
         }
-        fail_msg("\"%.*s\": %zu ids, expected %zu; the first difference is at %zu", (int)(bytes < 80 ? bytes : 80), text,
-                 f->ids.count, count, i);
+        fail_msg("\"%.*s\": %zu ids, expected %zu; the first difference is at %zu", (int)(bytes < 80 ? bytes : 80),
+                 text, f->ids.count, count, i);
     }
     f->vectors++;
     f->total += count;
@@ -273,7 +273,8 @@ static void tokenizers_of_other_kinds_are_refused_by_name(void **state)
     (void)state;
     struct tokenizer *t;
     need_shared(FILES "mistral-v1/tokenizer.json");
-    assert_fails(ERR_DATA, "normalizer.type: \"Prepend\"", tokenizer_load(&t, shared(FILES "mistral-v1/tokenizer.json")));
+    assert_fails(ERR_DATA, "normalizer.type: \"Prepend\"",
+                 tokenizer_load(&t, shared(FILES "mistral-v1/tokenizer.json")));
     assert_fails(ERR_DATA, "not a tokenizer.json", tokenizer_load(&t, shared(FILES "mistral-v1/tokenizer.model")));
     assert_fails(ERR_DATA, "pre_tokenizer: 0 steps of type \"ByteLevel\"",
                  tokenizer_load(&t, shared("cases/I53/tokenizer.json")));

@@ -1,5 +1,5 @@
-/* Tokenizers without any other program: ids that Hugging Face computed (tests/golden/tokenizer), the ways to be asked for
- * special tokens, saving, hostile texts and damaged files. */
+/* Tokenizers without any other program: ids that Hugging Face computed (tests/golden/tokenizer), the ways to be
+ * asked for special tokens, saving, hostile texts and damaged files. */
 #include "data_fixture.h"
 
 #include "base/json.h"
@@ -234,7 +234,8 @@ static void cut_texts_have_the_tokens_of_the_whole(void **state)
 {
     (void)state;
     static const char *const names[] = { "gpt2", "llama3", "qwen2", "chain" };
-    static const char *const words[] = { "the", " and", "\n\n", "  ", "don't", " 12", "\t", "x\xcc\x81", " ...\n", "\xc3\xa9" };
+    static const char *const words[] = { "the", " and", "\n\n", "  ", "don't", " 12", "\t", "x\xcc\x81", " ...\n",
+                                         "\xc3\xa9" };
     for (int n = 0; n < 4; n++) {
         struct fixture f;
         struct tokens whole = { 0 };
@@ -278,7 +279,8 @@ static void repeat(struct buf *out, const char *unit, size_t bytes)
 static void long_runs_take_linear_time_and_round_trip(void **state)
 {
     (void)state;
-    static const char *const units[] = { "a", " ", "\n", "\xf0\x9f\x99\x82", "ab", "the", "1", "<", "<|right|>", "  x" };
+    static const char *const units[] = { "a", " ", "\n", "\xf0\x9f\x99\x82", "ab", "the", "1", "<", "<|right|>",
+                                         "  x" };
     static const char *const names[] = { "gpt2", "llama3", "qwen2", "chain" };
     struct buf text = { 0 }, back = { 0 };
     for (int n = 0; n < 4; n++) {
@@ -359,15 +361,18 @@ static const char *const damaged[][2] = {
     { FILE_OF("\"model\": null"), "model: missing" },
     { FILE_OF("\"model\": {\"type\": \"Unigram\"}"), "model.type: \"Unigram\", expected \"BPE\"" },
     { FILE_OF("\"model\": {\"type\": \"WordPiece\\u001b[2J\"}"), "WordPiece\\x1b[2J" },
-    { FILE_OF("\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [], \"dropout\": 0.1}"), "model.dropout" },
-    { FILE_OF("\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [], \"end_of_word_suffix\": \"</w>\"}"),
+    { FILE_OF("\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [], \"dropout\": 0.1}"),
+      "model.dropout" },
+    { FILE_OF("\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [], "
+              "\"end_of_word_suffix\": \"</w>\"}"),
       "model.end_of_word_suffix: is set" },
     { FILE_OF("\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [], \"byte_fallback\": true}"),
       "model.byte_fallback" },
     { FILE_OF("\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [], \"ignore_merges\": 1}"),
       "ignore_merges: expected true or false" },
     { FILE_OF("\"model\": {\"type\": \"BPE\", \"vocab\": [1], \"merges\": []}"), "model.vocab: expected an object" },
-    { FILE_OF("\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": {}}"), "model.merges: expected a list" },
+    { FILE_OF("\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": {}}"),
+      "model.merges: expected a list" },
     { FILE_OF(MODEL("", "")), "model.vocab: no token at all" },
     { FILE_OF(MODEL("\"a\": -1", "")), "model.vocab: token \"a\" has id -1, expected 0 to 16777215" },
     { FILE_OF(MODEL("\"a\": 2147483648", "")), "has id 2147483648" },
@@ -390,27 +395,32 @@ static const char *const damaged[][2] = {
     { FILE_OF(MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 5}]"), "added_tokens[0]: expected an object" },
     { FILE_OF(MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 5, \"content\": \"\"}]"), "has 0 bytes" },
     { FILE_OF(MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": -5, \"content\": \"x\"}]"), "\"x\" has id -1" },
-    { FILE_OF(MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 99999999999, \"content\": \"x\"}]"), "\"x\" has id" },
+    { FILE_OF(MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 99999999999, \"content\": \"x\"}]"),
+      "\"x\" has id" },
     { FILE_OF(MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 5, \"content\": \"a\"}]"),
       "\"a\" has id 5 here and 0 in the vocabulary" },
     { FILE_OF(MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 0, \"content\": \"x\"}]"),
       "\"x\" has id 0, which is token \"a\"" },
-    { FILE_OF(MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 5, \"content\": \"x\"}, {\"id\": 5, \"content\": \"y\"}]"),
+    { FILE_OF(MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 5, \"content\": \"x\"}, "
+                                    "{\"id\": 5, \"content\": \"y\"}]"),
       "have the same id 5" },
-    { FILE_OF(MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 5, \"content\": \"x\"}, {\"id\": 6, \"content\": \"x\"}]"),
+    { FILE_OF(MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 5, \"content\": \"x\"}, "
+                                    "{\"id\": 6, \"content\": \"x\"}]"),
       "\"x\" is there twice" },
     { FILE_OF(MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 5, \"content\": \"x\", \"special\": \"yes\"}]"),
       "special: expected true or false" },
     { FILE_OF(MODEL("\"a\": 0", "") ", \"normalizer\": {\"type\": \"NFKC\"}"), "normalizer.type: \"NFKC\"" },
     { FILE_OF(MODEL("\"a\": 0", "") ", \"decoder\": {\"type\": \"Metaspace\"}"), "decoder.type: \"Metaspace\"" },
     { "{" MODEL("\"a\": 0", "") "}", "pre_tokenizer: 0 steps of type \"ByteLevel\"" },
-    { "{\"pre_tokenizer\": {\"type\": \"Metaspace\"}, " MODEL("\"a\": 0", "") "}", "pre_tokenizer.type: \"Metaspace\"" },
-    { "{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"behavior\": \"Isolated\", "
-      "\"pattern\": {\"Regex\": \"(\"}}]}, " MODEL("\"a\": 0", "") "}", "pre_tokenizer.pretokenizers[0]" },
+    { "{\"pre_tokenizer\": {\"type\": \"Metaspace\"}, " MODEL("\"a\": 0", "") "}",
+      "pre_tokenizer.type: \"Metaspace\"" },
+    { "{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", "
+      "\"behavior\": \"Isolated\", \"pattern\": {\"Regex\": \"(\"}}]}, " MODEL("\"a\": 0", "") "}",
+      "pre_tokenizer.pretokenizers[0]" },
     { "{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Sideways\", \"pattern\": {\"Regex\": \"a\"}}, "
       MODEL("\"a\": 0", "") "}", "behavior: \"Sideways\"" },
-    { "{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": 3}, " MODEL("\"a\": 0", "") "}",
-      "pattern: expected" },
+    { "{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": 3}, "
+      MODEL("\"a\": 0", "") "}", "pattern: expected" },
     { FILE_OF(MODEL("\"a\": 0", "") ", \"post_processor\": {\"type\": \"BertProcessing\"}"), "\"BertProcessing\"" },
     { FILE_OF(MODEL("\"a\": 0", "") ", \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": ["
                                     "{\"SpecialToken\": {\"id\": \"<s>\"}}, {\"Sequence\": {\"id\": \"A\"}}], "

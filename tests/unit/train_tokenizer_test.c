@@ -1,4 +1,5 @@
-/* Learning a tokenizer: which merges, the same bytes for any number of threads, and what is told when the text is small. */
+/* Learning a tokenizer: which merges, the same bytes for any number of threads, and what is told when the text is
+ * small. */
 #include "data_fixture.h"
 
 #include "base/rng.h"
@@ -148,7 +149,8 @@ static void incremental_counts_equal_counting_anew(void **state)
 
 static void write_text(const char *path)
 {
-    static const char *const words[] = { "the", "cat", "sat", "on", "mat", "don't", "\n", "1984", "caf\xc3\xa9", "the" };
+    static const char *const words[] = { "the", "cat", "sat", "on", "mat", "don't", "\n", "1984", "caf\xc3\xa9",
+                                         "the" };
     struct buf text = { 0 };
     for (uint64_t i = 0; i < 60000; i++) {
         assert_ok(buf_add_string(&text, words[rng_at(3, RNG_TEST, i, 0).word[0] % 10]));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the tokenizers and expected ids of this folder with Hugging Face `tokenizers`, the independent judge.
 
-    make_golden.py TEXT...      (public-domain texts; the vocabulary is learnt from them)
+    make_tokenizers.py TEXT...      (public-domain texts; the vocabulary is learnt from them)
 
 Writes gpt2.json, llama3.json, qwen2.json, chain.json (tokenizer.json files, small) and expected.json: for each of them
 [text, ids with special tokens recognised, ids with special tokens as text, ids with the post-processor].
@@ -19,13 +19,15 @@ TEXTS = [
     "", " ", "  ", "\n", "\r\n\r\n", "a", "Hello, world!", " Hello  world  ", "I've you'LL we'D THEY'RE 'ſ 'S don't",
     "1 12 123 1234 12345 ½ ² Ⅷ ١٢٣", "tabs\tand\n\nlines \n \t\n  end   ", "x\u00a0y\u2003\u2003z\u3000\u0085w\u180e",
     "cafe\u0301 café ẛ̣ \u1100\u1161\u11a8 각", "中文字符，日本語かな カナ 한국어", "мир и война", "🙂🙃👩‍👩‍👧 ☃️",
-    "def f(x):\n    return x  # comment\n\n\n", "http://example.com/?q=1&r=2#top", "...!!!???---___***", "a_b-c.d,e;f:g",
+    "def f(x):\n    return x  # comment\n\n\n", "http://example.com/?q=1&r=2#top", "...!!!???---___***",
+        "a_b-c.d,e;f:g",
     "<|endoftext|>", "a<|endoftext|>b", "  <|left|>  x  <|right|>  y  <|both|>  z", "wordy word words word", "<|end",
     "<|begin|>already there", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
     "                                                                                     x", "the " * 30,
     "antidisestablishmentarianismandsupercalifragilisticexpialidocious", "\x00\x01\x7f\x1c\x1f",
 ]
-ADDED = [AddedToken("<|begin|>", special=True, normalized=False), AddedToken("<|left|>", lstrip=True, special=True, normalized=False),
+ADDED = [AddedToken("<|begin|>", special=True, normalized=False),
+         AddedToken("<|left|>", lstrip=True, special=True, normalized=False),
          AddedToken("<|right|>", rstrip=True, special=False, normalized=True),
          AddedToken("<|both|>", lstrip=True, rstrip=True, special=True, normalized=False),
          AddedToken("word", single_word=True), AddedToken("    ", normalized=True), AddedToken("é", normalized=True)]
@@ -81,7 +83,8 @@ def main():
         data = json.loads(t.to_str())
         (HERE / f"{name}.json").write_text(json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n")
         expected[name] = [[x, ids(t, x, True, False), ids(t, x, False, False), ids(t, x, True, True)] for x in TEXTS]
-    rows = [f" {json.dumps(n)}: [\n" + ",\n".join("  " + json.dumps(r, ensure_ascii=True, separators=(",", ":")) for r in v) + "\n ]"
+    rows = [f" {json.dumps(n)}: [\n" + ",\n".join("  " + json.dumps(r, ensure_ascii=True,
+                                                                    separators=(",", ":")) for r in v) + "\n ]"
             for n, v in expected.items()]
     (HERE / "expected.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
 
