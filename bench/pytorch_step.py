@@ -3,11 +3,11 @@
     PYTHON bench/pytorch_step.py [--batch 1] [--length 1024] [--threads 2] [--steps 8] [--warmup 2] [--blas FILE]
 
 Eager mode, fp32, scaled_dot_product_attention, fused AdamW with the usual two groups, gradients clipped at norm 1,
-random weights, random tokens. Prints tokens/s (of the fastest and of the median step), the rate of a product, the peak
-memory and what the process held before there was a model. The script restarts itself once with an environment in which
-PyTorch runs best: glibc keeps its memory and puts it on huge pages (otherwise page faults cost a factor), no variable that
-holds a BLAS to an old instruction set is passed on, and OpenBLAS for OpenMP is preloaded where it is installed (--blas
-none: the built-in one); it shares PyTorch's thread pool.
+random weights, random tokens. Prints tokens/s (of the fastest and of the median step), the rate of a product, the
+peak memory and what the process held before there was a model. The script restarts itself once with an environment
+in which PyTorch runs best: glibc keeps its memory and puts it on huge pages (otherwise page faults cost a factor),
+no variable that holds a BLAS to an old instruction set is passed on, and OpenBLAS for OpenMP is preloaded where it
+is installed (--blas none: the built-in one); it shares PyTorch's thread pool.
 """
 import argparse
 import glob
