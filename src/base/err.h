@@ -56,6 +56,7 @@ enum err {
         }                                                                                          \
     } while (0)
 
+/* What the macros above call; not for direct use. */
 enum err err_fail(enum err code, const char *file, int line, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
 void err_trace(const char *file, int line);
