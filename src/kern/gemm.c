@@ -27,21 +27,28 @@
 #define PACK_K 64u
 #define PACK_WIDE 768u
 #define PACK_NARROW 96u
-/* With at most FEW_ROWS rows of C: columns x k of the block a task packs for itself, by the direction of b. */
-#define FEW_ROWS 16u
+/* With at most FEW_ROWS rows of C a task works on its own columns alone. Where b's columns are contiguous it is used
+ * as it lies, in blocks short in k and wide, which read long stretches; else a task packs one block of FEW_COLS x
+ * FEW_K. */
+#define FEW_ROWS 64u
 #define FEW_COLS 48u
-#define FEW_COLS_TRANS 384u
 #define FEW_K 768u
-#define FEW_K_TRANS 96u
+#define ONE_PANEL_COLS 1152u
+#define ONE_PANEL_K 16u
+#define DIRECT_COLS 384u
+#define DIRECT_K 96u
+#define FEW_TASKS_PER_THREAD 2u
 #define LEVELS_MAX 5u /* log2 of GEMM_PIECES_MAX */
 /* Products below this many multiply-adds are not worth waking a thread. */
 #define SERIAL_WORK (1u << 20)
 
 /* Per thread: the finished tile, the tree's tiles of a product without carry, and the private block of few rows. */
 #define SCRATCH_TILES ((LEVELS_MAX + 2) * (uint64_t)GEMM_TILE_MAX)
-#define FEW_B_FLOATS ((uint64_t)FEW_COLS_TRANS * FEW_K_TRANS)
-#define FEW_PARTIAL_FLOATS ((LEVELS_MAX + 1) * (uint64_t)(FEW_ROWS + GEMM_MR_MAX) * FEW_COLS_TRANS)
+#define FEW_B_FLOATS ((uint64_t)FEW_COLS * FEW_K)
+#define FEW_PARTIAL_FLOATS ((LEVELS_MAX + 1) * (uint64_t)(FEW_ROWS + GEMM_MR_MAX) * DIRECT_COLS)
 #define SCRATCH_FLOATS (SCRATCH_TILES + FEW_B_FLOATS + FEW_PARTIAL_FLOATS)
+_Static_assert(ONE_PANEL_COLS * GEMM_MR_MAX <= DIRECT_COLS * FEW_ROWS && ONE_PANEL_K <= FEW_K && DIRECT_K <= FEW_K,
+               "the private block fits all forms");
 
 const struct gemm_leaves *const gemm_leaves_of[ISA_COUNT] = {
     [ISA_SCALAR] = &gemm_leaves_scalar,
@@ -59,6 +66,7 @@ struct block {
     uint64_t i0, rows, j0, cols;
     uint64_t row_panels, col_panels;
     bool a_whole;   /* a holds the panels of all chunks, one chunk after another */
+    bool b_direct;  /* only a panel narrower than nr is packed */
     float *a, *b;   /* packed panels */
     float *partial; /* with carry: levels + 1 tiles for each tile of the block */
 };
@@ -219,21 +227,25 @@ static void run_tile(const struct block *b, uint64_t ip, uint64_t jp, float *scr
         slots = b->partial + (jp * b->row_panels + ip) * (levels + 1) * tile_floats;
     }
     const float *a = packed_a(b) + ip * b->chunk.k * leaf->mr;
-    const float *right = b->b + jp * b->chunk.k * leaf->nr;
+    const float *right = b->b + (b->b_direct ? 0 : jp) * b->chunk.k * leaf->nr;
     uint64_t i = ip * leaf->mr, j = jp * leaf->nr;
     uint32_t rows = (uint32_t)min_u64(leaf->mr, b->rows - i), cols = (uint32_t)min_u64(leaf->nr, b->cols - j);
     float *chain = slots + levels * tile_floats;
     for (uint32_t n = 0; n < b->chunk.steps; n++) {
         const struct gemm_step *s = &b->chunk.step[n];
+        const struct gemm_mat *mat = &s->piece->b;
+        bool direct = b->b_direct && cols == leaf->nr;
         struct gemm_tile t = { .a = a + s->at * leaf->mr,
-                               .b = right + s->at * leaf->nr,
+                               .b = direct ? mat->p + s->k0 * mat->ld + b->j0 + j : right + s->at * leaf->nr,
+                               .b_ld = direct ? mat->ld : leaf->nr,
                                .k = s->k,
                                .in = s->starts ? NULL : chain,
                                .fold = slots,
                                .folds = s->folds,
                                .rows = rows,
                                .out = s->final ? done : s->ends ? slots + s->folds * tile_floats : chain };
-        t.ahead[0] = s->final ? result_ahead(b->plan->job, b->i0 + i, b->j0 + j, rows, cols) : tiles_ahead(leaf, t.out, 1);
+        t.ahead[0] = s->final ? result_ahead(b->plan->job, b->i0 + i, b->j0 + j, rows, cols)
+                              : tiles_ahead(leaf, t.out, 1);
         if (b->plan->carry) {
             t.ahead[1] = tiles_ahead(leaf, slots, s->folds);
             if (n + 1 == b->chunk.steps && !b->chunk.step[0].starts) {
@@ -338,7 +350,39 @@ static void gemm_many_rows(struct kern *k, const struct gemm_plan *plan, bool se
     }
 }
 
-/* ---- few rows: each task packs its own columns ---- */
+static bool is_small(const struct gemm_job *job, uint64_t k_total)
+{
+    uint64_t work;
+    return !__builtin_mul_overflow(job->m, job->n, &work) && !__builtin_mul_overflow(work, k_total, &work) &&
+           work < SERIAL_WORK;
+}
+
+/* ---- few rows: tasks share nothing but the packed a ---- */
+
+static void few_pack_task(void *arg, uint64_t task, uint32_t worker)
+{
+    (void)worker;
+    const struct phase *ph = arg;
+    struct block b = *ph->block;
+    struct gemm_cursor cursor = { 0 };
+    while (gemm_plan_next(b.plan, &cursor, &b.chunk)) {
+        pack_range(&b, &(struct range){ .left = true, .panel = task, .panels = 1, .k1 = b.chunk.k });
+    }
+}
+
+/* The columns of b that cannot be used where they lie. */
+static void pack_columns(const struct block *b)
+{
+    uint64_t nr = b->leaf->nr;
+    if (!b->b_direct) {
+        pack_range(b, &(struct range){ .panels = b->col_panels, .k1 = b->chunk.k });
+    } else if (b->cols % nr != 0) {
+        struct block narrow = *b;
+        narrow.j0 += b->cols / nr * nr;
+        narrow.cols = b->cols % nr;
+        pack_range(&narrow, &(struct range){ .panels = 1, .k1 = b->chunk.k });
+    }
+}
 
 static void few_rows_task(void *arg, uint64_t task, uint32_t worker)
 {
@@ -353,7 +397,7 @@ static void few_rows_task(void *arg, uint64_t task, uint32_t worker)
     b.col_panels = div_up(b.cols, b.leaf->nr);
     struct gemm_cursor cursor = { 0 };
     while (gemm_plan_next(b.plan, &cursor, &b.chunk)) {
-        pack_range(&b, &(struct range){ .left = false, .panels = b.col_panels, .k1 = b.chunk.k });
+        pack_columns(&b);
         for (uint64_t jp = 0; jp < b.col_panels; jp++) {
             for (uint64_t ip = 0; ip < b.row_panels; ip++) {
                 run_tile(&b, ip, jp, scratch);
@@ -362,44 +406,51 @@ static void few_rows_task(void *arg, uint64_t task, uint32_t worker)
     }
 }
 
-static void gemm_few_rows(struct kern *k, const struct gemm_plan *plan, bool serial)
+static void gemm_few_rows(struct kern *k, const struct gemm_plan *plan, bool direct, bool serial)
 {
     const struct gemm_job *job = plan->job;
+    uint64_t limit = !direct ? FEW_COLS : job->m <= k->gemm->mr ? ONE_PANEL_COLS : DIRECT_COLS;
+    uint64_t share = div_up(job->n, (uint64_t)pool_threads(k->pool) * FEW_TASKS_PER_THREAD);
     struct block b = { .plan = plan,
                        .leaf = k->gemm,
                        .rows = job->m,
                        .row_panels = div_up(job->m, k->gemm->mr),
-                       .cols = plan->k_limit == FEW_K_TRANS ? FEW_COLS_TRANS : FEW_COLS,
+                       .cols = even_block(job->n, min_u64(limit, share), k->gemm->nr),
                        .a_whole = true,
+                       .b_direct = direct,
                        .a = workspace_a(k) };
     struct phase ph = { .k = k, .block = &b, .serial = serial };
-    struct gemm_cursor cursor = { 0 };
-    while (gemm_plan_next(plan, &cursor, &b.chunk)) {
-        pack_range(&b, &(struct range){ .left = true, .panels = b.row_panels, .k1 = b.chunk.k });
-    }
+    run_phase(&ph, b.row_panels, few_pack_task);
     run_phase(&ph, div_up(job->n, b.cols), few_rows_task);
 }
 
-/* ---- */
-
-static bool is_small(const struct gemm_job *job, uint64_t k_total)
+/* True when it was few rows, and done. */
+static bool try_few_rows(struct kern *k, const struct gemm_job *job)
 {
-    uint64_t work;
-    return !__builtin_mul_overflow(job->m, job->n, &work) && !__builtin_mul_overflow(work, k_total, &work) &&
-           work < SERIAL_WORK;
+    if (job->m > FEW_ROWS) {
+        return false;
+    }
+    bool direct = true;
+    for (uint32_t p = 0; p < job->pieces_count; p++) {
+        direct = direct && job->pieces[p].b.trans;
+    }
+    struct gemm_plan plan = gemm_plan_of(job, !direct ? FEW_K : job->m <= k->gemm->mr ? ONE_PANEL_K : DIRECT_K);
+    if (plan.k_total > A_FLOATS / (FEW_ROWS + GEMM_MR_MAX)) {
+        return false;
+    }
+    gemm_few_rows(k, &plan, direct, is_small(job, plan.k_total));
+    return true;
 }
+
+/* ---- */
 
 void kern_gemm(struct kern *k, const struct gemm_job *job)
 {
     if (job->m == 0 || job->n == 0) {
         return;
     }
-    if (job->m <= FEW_ROWS) {
-        struct gemm_plan plan = gemm_plan_of(job, job->pieces[0].b.trans ? FEW_K_TRANS : FEW_K);
-        if (plan.k_total * (FEW_ROWS + GEMM_MR_MAX) <= A_FLOATS) {
-            gemm_few_rows(k, &plan, is_small(job, plan.k_total));
-            return;
-        }
+    if (try_few_rows(k, job)) {
+        return;
     }
     struct gemm_plan plan = gemm_plan_of(job, K_LIMIT);
     gemm_many_rows(k, &plan, is_small(job, plan.k_total));

@@ -55,6 +55,7 @@ typedef float vec;
 #define NR (LANES * VECS)
 #define TILE (MR * NR)
 #define LINE 16 /* floats in a cache line */
+#define DIRECT_AHEAD 96 /* where b is not packed, the next panels lie to the right; into L2 as in packing */
 
 _Static_assert(MR <= GEMM_MR_MAX && NR <= GEMM_NR_MAX, "a tile fits the buffers");
 
@@ -66,7 +67,7 @@ static void tile(const struct gemm_tile *t)
         const float *a = t->a + e / NR, *b = t->b + e % NR;
         float acc = t->in != NULL ? t->in[e] : 0.0f;
         for (uint64_t k = 0; k < t->k; k++) {
-            acc = fmaf(a[k * MR], b[k * NR], acc);
+            acc = fmaf(a[k * MR], b[k * t->b_ld], acc);
         }
         for (uint32_t f = 0; f < t->folds; f++) {
             acc = t->fold[f * TILE + e] + acc;
@@ -92,8 +93,10 @@ static inline void fetch_ahead(const struct gemm_tile *t, uint64_t row)
     }
 }
 
-/* `rows` is a constant at each call: the loops over it unroll and the accumulators stay in registers. */
-static inline __attribute__((always_inline)) void tile_rows(const struct gemm_tile *t, const int rows)
+/* `rows` is a constant at each call: the loops over it unroll and the accumulators stay in registers. `direct`, also
+ * one: b lies in its matrix, far from the cache. */
+static inline __attribute__((always_inline)) void tile_rows(const struct gemm_tile *t, const int rows,
+                                                            const bool direct)
 {
     vec acc[MR][VECS];
     UNROLL(8)
@@ -104,16 +107,23 @@ static inline __attribute__((always_inline)) void tile_rows(const struct gemm_ti
         }
     }
     const float *a = t->a, *b = t->b;
-    for (uint64_t part = 0, k = 0; part < MR; part++) {
-        fetch_ahead(t, part);
-        for (uint64_t end = t->k * (part + 1) / MR; k < end; k++, a += MR, b += NR) {
+    const uint64_t ld = direct ? t->b_ld : NR, parts = direct ? 1 : MR;
+    for (uint64_t part = 0, k = 0; part < parts; part++) {
+        if (!direct) {
+            fetch_ahead(t, part);
+        }
+        for (uint64_t end = t->k * (part + 1) / parts; k < end; k++, a += MR, b += ld) {
             vec row[VECS];
             UNROLL(4)
             for (int v = 0; v < VECS; v++) {
                 row[v] = v_load(b + v * LANES);
             }
             for (int line = 0; line < NR; line += LINE) {
-                _mm_prefetch((const char *)(b + PREFETCH_K * NR + line), _MM_HINT_T0);
+                if (direct) {
+                    _mm_prefetch((const char *)(b + DIRECT_AHEAD + line), _MM_HINT_T1);
+                } else {
+                    _mm_prefetch((const char *)(b + PREFETCH_K * NR + line), _MM_HINT_T0);
+                }
             }
             UNROLL(8)
             for (int r = 0; r < rows; r++) {
@@ -145,16 +155,25 @@ static inline __attribute__((always_inline)) void tile_rows(const struct gemm_ti
 }
 
 /* Fewer rows cost less: generation multiplies one row. */
-static void tile(const struct gemm_tile *t)
+static inline __attribute__((always_inline)) void tile_any(const struct gemm_tile *t, const bool direct)
 {
     if (t->rows > 4) {
-        tile_rows(t, MR);
+        tile_rows(t, MR, direct);
     } else if (t->rows > 2) {
-        tile_rows(t, 4);
+        tile_rows(t, 4, direct);
     } else if (t->rows > 1) {
-        tile_rows(t, 2);
+        tile_rows(t, 2, direct);
     } else {
-        tile_rows(t, 1);
+        tile_rows(t, 1, direct);
+    }
+}
+
+static void tile(const struct gemm_tile *t)
+{
+    if (t->b_ld != NR) {
+        tile_any(t, true);
+    } else {
+        tile_any(t, false);
     }
 }
 

@@ -25,13 +25,15 @@ struct gemm_ahead {
  * neighbours are added, tree level by tree level: acc = fold[0] + acc, acc = fold[1] + acc, ... */
 struct gemm_tile {
     const float *a, *b;
+    uint64_t b_ld; /* between rows of b: nr for a panel; more where b is used where it lies */
     uint64_t k;
     const float *in;   /* tile, or NULL for +0 */
     const float *fold; /* `folds` tiles, one after another */
     uint32_t folds;
     uint32_t rows; /* rows that matter; others may be left unset */
     float *out;    /* tile; may be in or one of fold */
-    /* What will be read or written next, fetched into the cache bit by bit while the chain runs. */
+    /* What will be read or written next, fetched into the cache bit by bit while the chain runs (not
+     * where b is used as it lies). */
     struct gemm_ahead ahead[GEMM_AHEAD];
 };
 
