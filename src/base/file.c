@@ -25,6 +25,9 @@ static enum err fail_system(const char *path, const char *operation)
     const char *hint = code == ENOSPC || code == EDQUOT ? " | free space on this disk or choose another output folder"
                        : code == ENOENT                 ? " | check the path"
                        : code == EACCES                 ? " | check the permissions"
+                       : code == ENOTDIR                ? " | a part of this path is a file, not a folder"
+                       : code == EROFS                  ? " | this disk is read-only: choose another output folder"
+                       : code == EFBIG ? " | a limit (ulimit -f) or the file system allows no larger file"
                                                         : "";
     return FAIL(kind, "%s: %s: %s%s", path, operation, strerror(code), hint);
 }
@@ -119,7 +122,8 @@ enum err file_make_folder(const char *path)
         if (kept == '/' || kept == '\0') {
             *p = '\0';
             if (mkdir(copy, 0777) != 0 && !(errno == EEXIST && file_is_folder(copy))) {
-                err = fail_system(copy, "folder cannot be made");
+                err = errno == EEXIST ? FAIL(ERR_USAGE, "%s: a file, a folder was expected | choose another path", copy)
+                                      : fail_system(copy, "folder cannot be made");
             }
             *p = kept;
         }

@@ -43,6 +43,9 @@ static enum err parse(json_t **out, const char *name, uint64_t line, const char 
     int deep_line, col;
     *out = NULL;
     *code = json_error_unknown;
+    if (bytes == 0) {
+        return FAIL(ERR_DATA, "%s: empty, JSON was expected", name);
+    }
     if (too_deep(text, bytes, &deep_line, &col)) {
         *code = json_error_stack_overflow;
         return FAIL(ERR_DATA, "%s:%llu:%d: brackets nested deeper than %d, which no file of this kind needs", name,
@@ -56,8 +59,8 @@ static enum err parse(json_t **out, const char *name, uint64_t line, const char 
             *c = (unsigned char)*c < ' ' || *c == 0x7f ? '?' : *c;
         }
         unsigned long long at = error.line > 0 ? (unsigned long long)error.line - 1 : 0;
-        return FAIL(ERR_DATA, "%s:%llu:%d: not valid JSON: %s", name, (unsigned long long)line + at, error.column,
-                    error.text);
+        return FAIL(ERR_DATA, "%s:%llu:%d: not valid JSON: %s", name, (unsigned long long)line + at,
+                    error.column > 0 ? error.column : 1, error.text);
     }
     return OK;
 }

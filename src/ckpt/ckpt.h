@@ -52,6 +52,8 @@ struct ckpt; /* an open checkpoint: verified manifest, mapped tensor files */
  * too, without hashes. Reports what is wrong with file and numbers (ERR_DATA). */
 MUST_USE enum err ckpt_open(struct ckpt **out, const char *path);
 void ckpt_close(struct ckpt *c);
+/* Whether the folder `checkpoints` holds a step at all, complete or not (left-overs of a failed save do not count). */
+MUST_USE enum err ckpt_exists(const char *checkpoints, bool *exists);
 const char *ckpt_folder(const struct ckpt *c);
 uint64_t ckpt_step(const struct ckpt *c);      /* 0 for a foreign model */
 bool ckpt_has_manifest(const struct ckpt *c);

@@ -45,16 +45,26 @@ static enum err has_file(const char *folder, const char *name, bool *has)
     return err;
 }
 
+static enum err fail_incomplete(const char *folder)
+{
+    return FAIL(ERR_DATA, "%s: no " MANIFEST_NAME ": this checkpoint is not complete | use another checkpoint", folder);
+}
+
 /* Read the manifest of `folder`; deep: read and compare everything it lists. */
 static enum err open_step(struct ckpt *c, const char *folder, bool deep)
 {
     uint64_t step;
     enum step_kind kind;
     struct manifest_sums sums;
+    bool has;
+    TRY(has_file(folder, MANIFEST_NAME, &has));
+    if (!has) {
+        return fail_incomplete(folder);
+    }
     TRY(manifest_read(&c->manifest, folder));
     if (is_step_path(folder, &step, &kind) && step != c->manifest.step) {
-        return FAIL(ERR_DATA, "%s: its manifest is of step %" PRIu64 " | files of two checkpoints were mixed", folder,
-                    c->manifest.step);
+        return FAIL(ERR_DATA, "%s: its manifest is of step %" PRIu64 " | files of two checkpoints were mixed, or the "
+                    "folder was renamed: name it step-%" PRIu64, folder, c->manifest.step, c->manifest.step);
     }
     TRY(deep ? manifest_verify(&c->manifest, folder, &sums) : manifest_check_sizes(&c->manifest, folder));
     c->has_manifest = true;
@@ -110,8 +120,7 @@ static enum err open_foreign(struct ckpt *c, const char *folder)
     bool has;
     TRY(has_file(folder, MODEL_NAME, &has));
     if (has && is_step_path(folder, &step, &kind)) {
-        return FAIL(ERR_DATA, "%s: no " MANIFEST_NAME ": this checkpoint is not complete | use another checkpoint",
-                    folder);
+        return fail_incomplete(folder);
     }
     if (has) {
         return mem_copy_string(&c->folder, folder, strlen(folder));
@@ -177,6 +186,21 @@ enum err ckpt_open(struct ckpt **out, const char *path)
         return err;
     }
     *out = c;
+    return OK;
+}
+
+enum err ckpt_exists(const char *checkpoints, bool *exists)
+{
+    struct step_list steps;
+    *exists = false;
+    if (!file_is_folder(checkpoints)) {
+        return OK;
+    }
+    TRY(steps_list(&steps, checkpoints));
+    for (size_t i = 0; i < steps.count; i++) {
+        *exists = *exists || steps.list[i].kind != STEP_TEMP;
+    }
+    steps_release(&steps);
     return OK;
 }
 

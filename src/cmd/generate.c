@@ -53,8 +53,6 @@ static enum err run(const char *path, const char *tokenizer_path, struct generat
                    (unsigned long long)tokenizer_vocab(t), (unsigned long long)s.conf.vocab);
         goto out;
     }
-    fputs(g->prompt, stdout);
-    fflush(stdout);
     double started = log_seconds();
     uint64_t positions = context > 0 ? context : s.conf.positions;
     TRY_OUT(generate(s.model, t, positions, g, &done));

@@ -73,8 +73,10 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of the write, which is reported and cleaned up */
     enum err err = run(argc, argv);
     /* Output that could not be written (a full disk behind a redirection) must not look like success. */
-    if (fflush(stdout) != 0 && err == OK) {
-        err = FAIL(ERR_IO, "standard output cannot be written");
+    bool lost = fflush(stdout) != 0;
+    if ((lost || ferror(stdout)) && err == OK) {
+        err = FAIL(ERR_RESOURCE,
+                   "standard output: not everything could be written | is the disk that it goes to full?");
     }
     if (err != OK && err_message()[0] != '\0') { /* empty: findings were printed and say it all */
         err_print();

@@ -9,6 +9,7 @@
 #include <sys/statvfs.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/reader.h"
@@ -54,6 +55,7 @@ struct build {
     uint64_t vocab;
     int32_t eot;
     uint64_t faults[READER_FAULTS];
+    bool replaces; /* an earlier build of the same prefix */
     uint64_t nul_documents;
     struct build_result result;
     struct log_progress progress;
@@ -293,7 +295,7 @@ static enum err write_info(const struct build *b, const char *content, struct bu
     char digest[33];
     tokenizer_digest(b->tokenizer, digest);
     TRY(buf_printf(out,
-                   "{\n  \"format\": \"invar tokens\",\n  \"version\": 1,\n  \"invar\": \"%s\",\n"
+                   "{\n  \"format\": \"" INFO_FORMAT "\",\n  \"version\": 1,\n  \"invar\": \"%s\",\n"
                    "  \"documents\": %llu,\n  \"tokens\": %llu,\n  \"text_bytes\": %llu,\n  \"vocab\": %llu,\n",
                    INVAR_VERSION, (unsigned long long)b->result.documents, (unsigned long long)b->result.tokens,
                    (unsigned long long)b->result.text_bytes, (unsigned long long)b->vocab));
@@ -338,6 +340,7 @@ static void report(const struct build *b)
         { notes.boms, "files begin with a byte-order mark: left out" },
         { notes.blank_lines, "blank lines: left out" },
         { b->result.empty, "documents without text: left out" },
+        { b->replaces, "earlier build under this name: replaced" },
         { b->nul_documents, "documents hold the character U+0000: kept" },
     };
     for (size_t i = 0; i < sizeof(row) / sizeof(row[0]) && !b->o->quiet; i++) {
@@ -374,6 +377,34 @@ static enum err make_parent(const char *prefix)
     return err;
 }
 
+/* PREFIX.json is replaced by a later build, but never a file of another kind (config.json, tokenizer.json). */
+static enum err check_output(struct build *b)
+{
+    const char *prefix = b->o->prefix;
+    size_t bytes = strlen(prefix);
+    if (bytes == 0 || prefix[bytes - 1] == '/') {
+        return FAIL(ERR_USAGE, "--output: \"%s\" names no file, a prefix was expected | for example %strain", prefix,
+                    prefix);
+    }
+    struct buf path = { 0 };
+    json_t *root = NULL;
+    enum err err;
+    TRY_OUT(buf_printf(&path, "%s.json", prefix));
+    b->replaces = file_exists(path.data);
+    if (b->replaces) {
+        bool read = json_read_file(&root, path.data, INFO_BYTES_MAX) == OK;
+        const char *format = read ? json_string_value(json_object_get(root, "format")) : NULL;
+        if (format == NULL || strcmp(format, INFO_FORMAT) != 0) {
+            err = FAIL(ERR_USAGE, "%s: was not written by `invar data build` and would be replaced | choose another "
+                                  "--output, or move this file away", path.data);
+        }
+    }
+out:
+    json_decref(root);
+    buf_release(&path);
+    return err;
+}
+
 static enum err open_all(struct build *b)
 {
     const struct build_options *o = b->o;
@@ -399,6 +430,7 @@ static enum err open_all(struct build *b)
     for (uint32_t i = 0; i < pool_threads(b->pool); i++) {
         TRY(tokenizer_scratch_new(&b->scratch[i], b->tokenizer));
     }
+    TRY(check_output(b));
     TRY(make_parent(o->prefix));
     struct store_writer_options writer = { .prefix = o->prefix, .token_bytes = b->token_bytes };
     return store_writer_open(&b->writer, &writer);

@@ -12,8 +12,6 @@
 #include "base/mem.h"
 #include "data/store_int.h"
 
-#define INFO_BYTES_MAX ((size_t)1 << 20)
-
 static enum err copy_with_ending(char **out, const char *prefix, const char *ending)
 {
     struct buf b = { 0 };
@@ -317,7 +315,7 @@ const char *store_token_type(const struct store *s)
     return width[s->dtype].name;
 }
 
-enum err store_check_vocab(const struct store *s, uint64_t vocab)
+enum err store_check_width(const struct store *s, uint64_t vocab)
 {
     if (vocab > width[s->dtype].ids) {
         return FAIL(ERR_DATA,
@@ -377,4 +375,17 @@ enum err store_info(const struct store *s, struct store_info *out)
 out:
     json_decref(root);
     return err;
+}
+
+enum err store_check_vocab(const struct store *s, uint64_t vocab)
+{
+    struct store_info info;
+    TRY(store_check_width(s, vocab));
+    TRY(store_info(s, &info));
+    if (info.vocab > vocab) {
+        return FAIL(ERR_DATA, "%s: the tokens are of a vocabulary of %llu ids, the model has %llu | the data were made "
+                              "with another tokenizer; tokenise the text again", s->info_path,
+                    (unsigned long long)info.vocab, (unsigned long long)vocab);
+    }
+    return OK;
 }

@@ -30,7 +30,8 @@ struct store_lengths {
     uint64_t bucket[33]; /* [0]: length 0; [k]: lengths 2^(k-1) .. 2^k - 1 */
 };
 MUST_USE enum err store_lengths(const struct store *s, struct store_lengths *out);
-/* Refuse a vocabulary that the token width cannot hold, at open time. */
+/* Refuse, at open time, a model's vocabulary that the token width cannot hold, or that is smaller than the recorded
+ * vocabulary of the tokens. */
 MUST_USE enum err store_check_vocab(const struct store *s, uint64_t vocab);
 /* What `data build` recorded beside the pair (PREFIX.json); zeros and "" when there is no such file. ERR_DATA when the
  * file is damaged or belongs to other tokens. */

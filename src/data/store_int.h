@@ -20,6 +20,9 @@ enum store_dtype {
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the pair is little-endian and is read without swapping");
 
+#define INFO_FORMAT "invar tokens"      /* "format" of PREFIX.json */
+#define INFO_BYTES_MAX ((size_t)1 << 20) /* of PREFIX.json */
+
 #define STORE_WALK_ITEMS 2048u /* entries read at once */
 
 struct store {
@@ -48,6 +51,8 @@ static inline uint64_t store_entries_at(const struct store *s, uint64_t i)
 
 /* Check the open index completely; sets dtype, token_bytes, sequences, entries and tokens. */
 MUST_USE enum err store_check_index(struct store *s);
+/* Refuse a vocabulary that the token width cannot hold. */
+MUST_USE enum err store_check_width(const struct store *s, uint64_t vocab);
 /* Read every token: the hash of the .bin and the highest id. An id >= vocab (0: unchecked) is ERR_DATA. */
 MUST_USE enum err store_scan(const struct store *s, uint64_t vocab, char content[33], int32_t *most);
 

@@ -21,10 +21,11 @@ enum err data_verify(const char *prefix, uint64_t vocab)
     char content[33];
     int32_t most;
     TRY(store_open(&s, prefix));
+    prefix = s->prefix; /* `prefix` may end in .bin or .idx */
     enum err err;
     TRY_OUT(store_info(s, &info));
     vocab = vocab > 0 ? vocab : info.vocab;
-    TRY_OUT(store_check_vocab(s, vocab));
+    TRY_OUT(store_check_width(s, vocab));
     TRY_OUT(store_scan(s, vocab, content, &most));
     TRY_OUT(check_content(prefix, info.content, content));
     printf("%s: %llu documents, %llu sequences, %llu tokens, %s, highest id %d, content %s%s, OK\n", prefix,

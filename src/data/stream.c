@@ -137,7 +137,8 @@ static enum err fill_input(struct stream *s)
     return read_file_bytes(s, s->input, INPUT_BYTES, &s->filled);
 }
 
-static enum err fail_gzip(const struct stream *s, int code)
+/* taken: bytes of `input` that the decoder has read since `consumed`. */
+static enum err fail_gzip(const struct stream *s, int code, size_t taken)
 {
     if (code == Z_MEM_ERROR) {
         return FAIL(ERR_RESOURCE, "%s: no memory for the gzip decoder", s->path);
@@ -148,8 +149,8 @@ static enum err fail_gzip(const struct stream *s, int code)
                    ? fail_at(s, "bytes that are not gzip follow the gzip data", "cut the file after the gzip data")
                    : fail_at(s, "not a gzip file", "the ending .gz promises one");
     }
-    return FAIL(ERR_DATA, "%s: damaged gzip data (%s) after byte %llu of the compressed file | download it again",
-                s->path, what, (unsigned long long)s->consumed);
+    return FAIL(ERR_DATA, "%s: damaged gzip data (%s) before byte %llu of the compressed file | download it again",
+                s->path, what, (unsigned long long)s->consumed + taken);
 }
 
 /* One step of the decoder on what is in `input`. */
@@ -164,7 +165,7 @@ static enum err step_gzip(struct stream *s, unsigned char *to, size_t room, size
     int code = inflate(&s->gz, Z_NO_FLUSH);
     size_t taken = s->filled - s->used - s->gz.avail_in;
     if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR) {
-        return fail_gzip(s, code);
+        return fail_gzip(s, code, taken);
     }
     s->used += taken;
     s->consumed += taken;
@@ -177,7 +178,7 @@ static enum err step_gzip(struct stream *s, unsigned char *to, size_t room, size
     return OK;
 }
 
-static enum err fail_zstd(const struct stream *s, size_t code)
+static enum err fail_zstd(const struct stream *s, size_t code, size_t taken)
 {
     switch (ZSTD_getErrorCode(code)) {
     case ZSTD_error_prefix_unknown:
@@ -191,13 +192,13 @@ static enum err fail_zstd(const struct stream *s, size_t code)
         return fail_at(s, "the zstd frame needs a dictionary", "compress it again without a dictionary");
     case ZSTD_error_checksum_wrong:
         return FAIL(ERR_DATA,
-                    "%s: the checksum of the zstd frame that ends after byte %llu is wrong | download it again",
+                    "%s: the checksum of the zstd frame read from byte %llu of the file on is wrong | download it again",
                     s->path, (unsigned long long)s->consumed);
     case ZSTD_error_memory_allocation:
         return FAIL(ERR_RESOURCE, "%s: no memory for the zstd decoder", s->path);
     default:
-        return FAIL(ERR_DATA, "%s: damaged zstd data (%s) after byte %llu of the compressed file | download it again",
-                    s->path, ZSTD_getErrorName(code), (unsigned long long)s->consumed);
+        return FAIL(ERR_DATA, "%s: damaged zstd data (%s) from byte %llu of the compressed file on | download it again",
+                    s->path, ZSTD_getErrorName(code), (unsigned long long)s->consumed + taken);
     }
 }
 
@@ -207,7 +208,7 @@ static enum err step_zstd(struct stream *s, unsigned char *to, size_t room, size
     ZSTD_outBuffer out = { to, room, 0 };
     size_t code = ZSTD_decompressStream(s->zs, &out, &in);
     if (ZSTD_isError(code)) {
-        return fail_zstd(s, code);
+        return fail_zstd(s, code, in.pos);
     }
     s->used += in.pos;
     s->consumed += in.pos;

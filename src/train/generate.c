@@ -2,6 +2,8 @@
  * position only. Probabilities are computed in double with base/fmath.h, in the order of falling likelihood. */
 #include "train/generate.h"
 
+#include <math.h>
+
 #include "base/fmath.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -100,6 +102,9 @@ static enum err encode_prompt(const struct tokenizer *t, const char *prompt, str
     struct tokenizer_scratch *scratch;
     TRY(tokenizer_scratch_new(&scratch, t));
     enum err err = tokenizer_encode(t, scratch, prompt, strlen(prompt), TOKENIZER_SPECIAL, ids);
+    if (err == ERR_DATA) { /* the text that cannot be encoded is an argument of the command */
+        err = FAIL(ERR_USAGE, "the prompt: %s", err_message());
+    }
     tokenizer_scratch_free(scratch);
     if (err == OK && ids->count == 0) {
         if (tokenizer_eot(t) < 0) {
@@ -115,6 +120,18 @@ static enum err encode_prompt(const struct tokenizer *t, const char *prompt, str
     return err;
 }
 
+/* Sampling from NaN or infinite logits would print some text without a word of warning. */
+static enum err check_finite(const float *logits, uint64_t vocab, uint64_t position)
+{
+    for (uint64_t i = 0; i < vocab; i++) {
+        if (!isfinite(logits[i])) {
+            return FAIL(ERR_RUN, "position %llu: the model's output for id %llu is not finite | check the checkpoint "
+                                 "with `invar ckpt verify`", (unsigned long long)position, (unsigned long long)i);
+        }
+    }
+    return OK;
+}
+
 static enum err run(struct model *m, const struct tokenizer *t, uint64_t positions, const struct generation *g,
                     const struct tokens *prompt, float *logits, struct candidate *scratch, struct generated *out)
 {
@@ -122,8 +139,10 @@ static enum err run(struct model *m, const struct tokenizer *t, uint64_t positio
     struct buf text = { 0 };
     uint64_t at = prompt->count;
     enum err err = OK;
+    g->sink(g->sink_arg, g->prompt, strlen(g->prompt));
     model_infer(m, 0, prompt->count, prompt->id, false, logits);
     for (out->new_tokens = 0; out->new_tokens < g->max_new_tokens;) {
+        TRY_OUT(check_finite(logits, vocab, at));
         int32_t next = sample_token(logits, vocab, &g->sampling, at, scratch);
         if (next == tokenizer_eot(t)) {
             out->stopped = true;
@@ -142,6 +161,9 @@ static enum err run(struct model *m, const struct tokenizer *t, uint64_t positio
     }
     emit(g, &text, true);
 out:
+    if (err != OK) {
+        g->sink(g->sink_arg, "\n", 1); /* a message starts its own line */
+    }
     buf_release(&text);
     return err;
 }
@@ -157,7 +179,8 @@ enum err generate(struct model *m, const struct tokenizer *t, uint64_t positions
     TRY_OUT(encode_prompt(t, g->prompt, &prompt));
     out->prompt_tokens = prompt.count;
     if (prompt.count > positions) {
-        err = FAIL(ERR_USAGE, "the prompt has %zu tokens, the model has %llu positions | shorten the prompt",
+        err = FAIL(ERR_USAGE,
+                   "the prompt has %zu tokens, there are %llu positions | shorten the prompt, or raise --context",
                    prompt.count, (unsigned long long)positions);
         goto out;
     }

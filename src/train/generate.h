@@ -24,7 +24,8 @@ struct candidate {
 int32_t sample_token(const float *logits, uint64_t vocab, const struct sampling *s, uint64_t position,
                      struct candidate *scratch);
 
-/* Receives generated text as it comes; complete UTF-8 characters only (except at the very end). */
+/* Receives the prompt, once it is known to fit, and then generated text as it comes; complete UTF-8 characters only
+ * (except at the very end). */
 typedef void generate_sink(void *arg, const char *text, size_t bytes);
 
 struct generation {

@@ -1,6 +1,10 @@
 /* Why this exists: opening a trained model for use is one sequence, whatever it is used for. */
 #include "train/session.h"
 
+#include "base/file.h"
+#include "base/log.h"
+#include "ckpt/ckpt.h"
+#include "data/tokenizer.h"
 #include "part/order.h"
 #include "train/trainer.h"
 
@@ -63,4 +67,42 @@ void session_close(struct session *s)
     kern_free(s->kern);
     pool_free(s->pool);
     *s = (struct session){ 0 };
+}
+
+static enum err compare_tokenizer(const char *folder, const char *recorded, const char *prefix)
+{
+    struct tokenizer *t = NULL;
+    char digest[33];
+    if (tokenizer_load(&t, folder) != OK) { /* a model from elsewhere: its tokenizer may be of another kind */
+        log_warning("the data cannot be compared with the model's tokenizer: %s", err_message());
+        return OK;
+    }
+    tokenizer_digest(t, digest);
+    tokenizer_free(t);
+    if (strcmp(digest, recorded) != 0) {
+        return FAIL(ERR_USAGE, "%s was built with another tokenizer (%s) than %s has (%s) | build the data with "
+                               "--tokenizer %s; the files of a tokenizer count byte for byte", prefix, recorded, folder, digest, folder);
+    }
+    return OK;
+}
+
+enum err session_check_tokenizer(const char *path, const struct store *data, const char *prefix)
+{
+    struct store_info info;
+    struct ckpt *c = NULL;
+    char *file = NULL;
+    enum err err;
+    TRY(store_info(data, &info));
+    if (info.tokenizer[0] == '\0') {
+        return OK;
+    }
+    TRY_OUT(ckpt_open(&c, path));
+    TRY_OUT(file_join(&file, ckpt_folder(c), "tokenizer.json"));
+    if (file_exists(file)) {
+        TRY_OUT(compare_tokenizer(ckpt_folder(c), info.tokenizer, prefix));
+    }
+out:
+    free(file);
+    ckpt_close(c);
+    return err;
 }

@@ -25,5 +25,8 @@ struct session_options {
 /* Open the checkpoint or model folder `path`, lay out memory and read the weights. */
 MUST_USE enum err session_open(struct session *s, const char *path, const struct session_options *o);
 void session_close(struct session *s);
+/* The tokenizer that lies with a model made the data, as far as both are known: else the loss would be of other text.
+ * ERR_USAGE names both. */
+MUST_USE enum err session_check_tokenizer(const char *path, const struct store *data, const char *prefix);
 
 #endif

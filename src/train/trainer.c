@@ -155,12 +155,29 @@ static enum err open_model(struct trainer *t)
     return model_ready(t->model);
 }
 
+static enum err resume(struct trainer *t)
+{
+    const struct conf *c = t->conf;
+    bool exists;
+    if (strcmp(c->resume_from_checkpoint, "latest") != 0) {
+        return trainer_resume(t, c->resume_from_checkpoint);
+    }
+    TRY(ckpt_exists(t->checkpoints, &exists));
+    if (!exists) {
+        return FAIL(ERR_USAGE,
+                    "resume_from_checkpoint latest: output_dir %s holds no checkpoint yet | start it without "
+                    "resume_from_checkpoint; a run that failed before its first checkpoint is replaced with "
+                    "--overwrite_output_dir true",
+                    c->output_dir);
+    }
+    return trainer_resume(t, t->checkpoints);
+}
+
 static enum err start_weights(struct trainer *t)
 {
     const struct conf *c = t->conf;
     if (c->resume_from_checkpoint != NULL) {
-        bool latest = strcmp(c->resume_from_checkpoint, "latest") == 0;
-        return trainer_resume(t, latest ? t->checkpoints : c->resume_from_checkpoint);
+        return resume(t);
     }
     char *weights = NULL;
     if (c->model_path != NULL) {
