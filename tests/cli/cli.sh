@@ -7,8 +7,10 @@
 #   cmd     shell text; $INVAR is the program, the folder's copy is the current folder
 #   exact   stdout and stderr of cmd, together, byte for byte
 #   rc      exit code of cmd
+#   setup   optional: shell text run before cmd, for inputs that are too binary to commit; what it makes is an input
 #   after   optional: names of files that cmd leaves beside its inputs, one a line, sorted; without it, none
 # and whatever inputs cmd needs. Every file must be the same before and after, except those named in `after`.
+# $CLI/lib.sh has what cases share (a tiny run, damage to a file, output without times).
 # --accept writes exact, rc and after as they are now: read the difference before you commit it.
 set -u
 export LC_ALL=C
@@ -23,7 +25,12 @@ if [ "${1:-}" = --accept ]; then
     shift
 fi
 pattern=${1:-}
-work=$(mktemp -d) || exit 1
+CLI=$here
+export CLI
+work=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d) || exit 1 # in memory: no case waits for a busy disk
+CLI_CACHE=$work/cache
+export CLI_CACHE
+mkdir "$CLI_CACHE"
 trap 'rm -rf "$work"' EXIT
 
 # Kind, name and contents of everything below the current folder.
@@ -61,6 +68,10 @@ for name in "${cases[@]}"; do
     cp -R "$source/." "$copy/"
     rm -f "$copy/exact" "$copy/rc" "$copy/after" # a case must not read its own answer
     cd "$copy" || exit 1
+    unprepared=
+    if [ -f setup ] && ! sh ./setup >"$work/setup" 2>&1 </dev/null; then
+        unprepared="setup failed: $(tail -n 1 "$work/setup")"
+    fi
     find . -mindepth 1 -printf '%P\n' | sort >"$work/names"
     listing >"$work/before"
     timeout 60 sh ./cmd >"$work/out" 2>&1 </dev/null
@@ -72,8 +83,10 @@ for name in "${cases[@]}"; do
         rm -f "$source/after"
         [ -s "$work/new" ] && cp "$work/new" "$source/after"
     fi
-    why=
-    [ "$rc" = "$(cat "$source/rc" 2>/dev/null)" ] || why="exit code $rc, expected $(cat "$source/rc" 2>&1)"
+    why=$unprepared
+    if [ "$rc" != "$(cat "$source/rc" 2>/dev/null)" ]; then
+        why="${why:+$why; }exit code $rc, expected $(cat "$source/rc" 2>&1)"
+    fi
     if ! diff -u "$source/exact" "$work/out" >"$work/diff" 2>&1; then
         why="${why:+$why; }the text differs"
     fi
