@@ -197,8 +197,9 @@ static enum err fail_zstd(const struct stream *s, size_t code, size_t taken)
     case ZSTD_error_memory_allocation:
         return FAIL(ERR_RESOURCE, "%s: no memory for the zstd decoder", s->path);
     default:
-        return FAIL(ERR_DATA, "%s: damaged zstd data (%s) from byte %llu of the compressed file on | download it again",
-                    s->path, ZSTD_getErrorName(code), (unsigned long long)s->consumed + taken);
+        return FAIL(ERR_DATA,
+                    "%s: damaged zstd data (%s) from byte %llu of the compressed file on | download it again", s->path,
+                    ZSTD_getErrorName(code), (unsigned long long)s->consumed + taken);
     }
 }
 
