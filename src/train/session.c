@@ -81,8 +81,8 @@ static enum err compare_tokenizer(const char *folder, const char *recorded, cons
     tokenizer_free(t);
     if (strcmp(digest, recorded) != 0) {
         return FAIL(ERR_USAGE,
-                    "%s was built with another tokenizer (%s) than %s has (%s) | build the data with --tokenizer %s; the "
-                    "files of a tokenizer count byte for byte", prefix, recorded, folder, digest, folder);
+                    "%s was built with another tokenizer (%s) than %s has (%s) | build the data with --tokenizer %s; "
+                    "the files of a tokenizer count byte for byte", prefix, recorded, folder, digest, folder);
     }
     return OK;
 }
