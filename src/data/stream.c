@@ -192,7 +192,7 @@ static enum err fail_zstd(const struct stream *s, size_t code, size_t taken)
         return fail_at(s, "the zstd frame needs a dictionary", "compress it again without a dictionary");
     case ZSTD_error_checksum_wrong:
         return FAIL(ERR_DATA,
-                    "%s: the checksum of the zstd frame read from byte %llu of the file on is wrong | download it again",
+                    "%s: the checksum of the zstd frame read from byte %llu of the file on is wrong | download again",
                     s->path, (unsigned long long)s->consumed);
     case ZSTD_error_memory_allocation:
         return FAIL(ERR_RESOURCE, "%s: no memory for the zstd decoder", s->path);
