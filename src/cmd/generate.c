@@ -2,7 +2,7 @@
 #include "base/log.h"
 #include "ckpt/ckpt.h"
 #include "cmd/cmd.h"
-#include "train/generate.h"
+#include "train/sampling.h"
 #include "train/session.h"
 
 static const char usage[] =

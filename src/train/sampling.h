@@ -1,6 +1,6 @@
 /* Text from a model: one sequence, key/value cache, seeded sampling. */
-#ifndef TRAIN_GENERATE_H
-#define TRAIN_GENERATE_H
+#ifndef TRAIN_SAMPLING_H
+#define TRAIN_SAMPLING_H
 
 #include "data/tokenizer.h"
 #include "model/model.h"

@@ -1,6 +1,6 @@
 /* Why this exists: sampling that a reader can repeat: the draw at a position depends on the logits, the seed and the
  * position only. Probabilities are computed in double with base/fmath.h, in the order of falling likelihood. */
-#include "train/generate.h"
+#include "train/sampling.h"
 
 #include <math.h>
 
