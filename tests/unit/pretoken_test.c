@@ -135,6 +135,20 @@ static size_t random_text(uint64_t *at, char *out)
     return bytes;
 }
 
+/* A cut text has the words of the whole: one ends at the cut, and those before it do not change. */
+static void same_when_cut(enum pretoken_scanner s, const char *text, size_t bytes)
+{
+    pretoken_next_fn *next = pretoken_scan(s);
+    size_t cut = pretoken_cut(&table, text, bytes), i = 0;
+    assert_true(cut < bytes || bytes == 0);
+    while (i < cut) {
+        size_t whole = (size_t)(next(&table, text + i, text + bytes) - text);
+        assert_int_equal(next(&table, text + i, text + cut) - text, whole);
+        i = whole;
+    }
+    assert_int_equal(i, cut);
+}
+
 static void random_scanner(enum pretoken_scanner s, const struct regex *r, struct regex_work *w)
 {
     char text[256];
@@ -142,6 +156,7 @@ static void random_scanner(enum pretoken_scanner s, const struct regex *r, struc
     for (int i = 0; i < 40000; i++) {
         size_t bytes = random_text(&at, text);
         same_words(s, r, w, text, bytes);
+        same_when_cut(s, text, bytes);
     }
 }
 
