@@ -28,8 +28,7 @@ def judges(base, root):
     yield "gpt2", Tokenizer.from_file(str(base / "gpt2/tokenizer.json"))
     for name, pattern, normalizer in (("qwen2", LLAMA3.replace("{1,3}", ""), normalizers.NFC()),
                                       ("llama3", LLAMA3, None)):
-        # Llama 3's own vocabulary may not be passed on; Qwen2's, of the same size,
-            with Llama 3's pattern stands for it.
+        # Llama 3's own vocabulary may not be passed on: that of Qwen2, of the same size, stands for it.
         judge = Tokenizer(models.BPE.from_file(str(base / "qwen2/vocab.json"), str(base / "qwen2/merges.txt")))
         if normalizer:
             judge.normalizer = normalizer
