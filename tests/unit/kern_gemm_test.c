@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include <math.h>
+#include <sys/mman.h>
 
 #include "base/mem.h"
 #include "base/rng.h"
@@ -504,6 +505,44 @@ static void splitting_rows_or_columns_over_calls_changes_no_bit(void **state)
     variants_close(v, count);
 }
 
+#define GUARDED_BYTES ((size_t)1 << 20)
+
+/* `count` floats that end where unmapped memory begins. */
+static float *guarded(void **block, size_t count)
+{
+    *block = mmap(NULL, 2 * GUARDED_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(*block != MAP_FAILED && count * sizeof(float) <= GUARDED_BYTES);
+    char *end = (char *)*block + GUARDED_BYTES;
+    assert_int_equal(mprotect(end, GUARDED_BYTES, PROT_NONE), 0);
+    return (float *)(void *)end - count;
+}
+
+static void nothing_past_the_end_of_a_matrix_is_touched(void **state)
+{
+    (void)state;
+    uint32_t count;
+    struct variant *v = variants_open(&count);
+    for (uint64_t m = 1; m < 80; m += 23) { /* few and many rows */
+        for (int trans = 0; trans < 4; trans++) {
+            const uint64_t n = 53, k = 37;
+            void *block[3];
+            float *a = guarded(&block[0], m * k), *b = guarded(&block[1], n * k), *c = guarded(&block[2], m * n);
+            bool at = (trans & 1) != 0, bt = (trans & 2) != 0;
+            struct gemm_piece piece = { .a = { a, at ? m : k, at }, .b = { b, bt ? n : k, bt }, .k = k,
+                                        .ends_segment = true };
+            struct gemm_job job = { .m = m, .n = n, .pieces = &piece, .pieces_count = 1, .c = c, .ldc = n,
+                                    .residual = c, .ldr = n, .bias = b + (k - 1) * n };
+            for (uint32_t i = 0; i < count; i++) {
+                kern_gemm(v[i].kern, &job);
+            }
+            for (int i = 0; i < 3; i++) {
+                munmap(block[i], 2 * GUARDED_BYTES);
+            }
+        }
+    }
+    variants_close(v, count);
+}
+
 static void the_tree_is_not_the_chain(void **state)
 {
     (void)state;
@@ -686,6 +725,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(few_rows_with_a_long_tree_equal_the_definition),
     cmocka_unit_test(products_of_many_blocks_equal_the_definition),
     cmocka_unit_test(splitting_rows_or_columns_over_calls_changes_no_bit),
+    cmocka_unit_test(nothing_past_the_end_of_a_matrix_is_touched),
     cmocka_unit_test(the_tree_is_not_the_chain),
     cmocka_unit_test(denormals_are_zero_in_and_out),
     cmocka_unit_test(nothing_to_sum_leaves_bias_and_residual),
