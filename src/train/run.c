@@ -3,6 +3,12 @@
 #include "ckpt/ckpt.h"
 #include "train/trainer.h"
 
+/* Everything that is allocated for the run: the arena and the packing buffers. */
+static uint64_t planned_bytes(const struct trainer *t)
+{
+    return t->arena.used + kern_workspace_bytes(pool_threads(t->pool));
+}
+
 static enum err print_start(struct trainer *t)
 {
     const struct conf *c = t->conf;
@@ -13,9 +19,8 @@ static enum err print_start(struct trainer *t)
     TRY_OUT(conf_print(c, &text));
     TRY_OUT(buf_printf(&text, "\nmodel: %llu parameters in %u tensors\n", (unsigned long long)r->elements, r->count));
     TRY_OUT(optimizer_describe(t->model, c, &text));
-    uint64_t planned = t->arena.used + kern_workspace_bytes(pool_threads(t->pool));
-    TRY_OUT(buf_printf(&text, "memory: %s planned (weights, moments and gradients %s)\n", log_bytes(planned, memory),
-                       log_bytes(r->stored * 20, model_bytes)));
+    TRY_OUT(buf_printf(&text, "memory: %s planned (weights, moments and gradients %s)\n",
+                       log_bytes(planned_bytes(t), memory), log_bytes(r->stored * 20, model_bytes)));
     t->peak_gflops = kern_peak_gflops(t->kern);
     TRY_OUT(buf_printf(&text, "machine: %u threads, %s, %.0f GFLOP/s measured peak (fp32)\n", pool_threads(t->pool),
                        kern_isa_name(kern_isa(t->kern)), t->peak_gflops));
@@ -124,7 +129,7 @@ static enum err loop(struct trainer *t, const volatile sig_atomic_t *stop, struc
         if (t->eval_data != NULL && due(t->step, c->eval_steps, c->max_steps)) {
             TRY(validate(t, p));
         }
-        if (due(t->step, c->save_steps, c->max_steps)) {
+        if (t->step == c->max_steps || due(t->step, c->save_steps, c->max_steps)) {
             TRY(save(t, p));
         }
         if (*stop != 0) {
@@ -140,7 +145,7 @@ static enum err loop(struct trainer *t, const volatile sig_atomic_t *stop, struc
 enum err trainer_run(struct trainer *t, const volatile sig_atomic_t *stop)
 {
     struct log_progress p;
-    char peak[32], seconds[32];
+    char peak[32], planned[32], seconds[32];
     log_progress_init(&p, 5.0);
     TRY(print_start(t));
     TRY(prepare_folder(t));
@@ -148,9 +153,9 @@ enum err trainer_run(struct trainer *t, const volatile sig_atomic_t *stop)
     enum err err = loop(t, stop, &p);
     log_progress_end(&p);
     if (err == OK) {
-        log_note("done: %llu steps in %s, peak memory %s, state %016llx", (unsigned long long)t->step,
+        log_note("done: %llu steps in %s, peak memory %s (%s planned), state %016llx", (unsigned long long)t->step,
                  log_duration(log_seconds() - started, seconds), log_bytes(mem_peak_bytes(), peak),
-                 (unsigned long long)t->state_hash);
+                 log_bytes(planned_bytes(t), planned), (unsigned long long)t->state_hash);
     }
     return err;
 }

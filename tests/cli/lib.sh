@@ -74,7 +74,7 @@ timeless() {
     code=$?
     sed -e '/  # \(default\|derived from .*\|command line\|run\.yaml:[0-9]*\)$/d' -e '/tokens\/s  /d' \
         -e '/^machine: /d' -e '/^window .* tokens\/s/d' -e '/^memory: /d' \
-        -e 's/ in [0-9.]* m*s\([,.]\)/ in TIME\1/' -e 's/peak memory [0-9.]* .*B/peak memory SIZE/' \
+        -e 's/ in [0-9.]* m*s\([,.]\)/ in TIME\1/' -e 's/peak memory .* planned)/peak memory SIZE/' \
         -e 's/, [0-9.]* m*s, [0-9.]* MB\/s$/, TIME/' \
         -e 's/ in [0-9.]* s ([0-9.]* tokens\/s)/ in TIME/' timeless.out
     rm -f timeless.out
