@@ -90,8 +90,9 @@ static enum err report_step(struct trainer *t, const struct step_report *r, stru
 static enum err validate(struct trainer *t, struct log_progress *p)
 {
     struct evaluation e;
-    TRY(evaluate(t->model, &t->eval_sampler, t->conf->micro_batch_size, t->conf->eval_iters, t->input, t->target, NULL,
-                 &e));
+    const struct conf *c = t->conf;
+    TRY(evaluate(t->model, &t->eval_sampler, c->micro_batch_size, c->eval_iters * c->global_batch_size, t->input,
+                 t->target, NULL, &e));
     log_progress_end(p);
     log_note("step %llu: validation loss %.4f over %llu tokens", (unsigned long long)t->step, e.loss,
              (unsigned long long)e.tokens);
