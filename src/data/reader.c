@@ -138,11 +138,6 @@ void reader_close(struct reader *r)
     free(r);
 }
 
-size_t reader_files(const struct reader *r)
-{
-    return r->inputs.count;
-}
-
 const char *reader_path(const struct reader *r, uint32_t file)
 {
     return r->inputs.file[file].path;

@@ -71,8 +71,7 @@ struct reader;
 /* Expand the inputs. The strings of `o` are copied or read here; split_arg must outlive the reader. */
 MUST_USE enum err reader_open(struct reader **out, const struct reader_options *o);
 void reader_close(struct reader *r);
-/* How many files the inputs are, and the name of each. */
-size_t reader_files(const struct reader *r);
+/* The name of an input file. */
 const char *reader_path(const struct reader *r, uint32_t file);
 /* Replace the batch by the next pieces: about `bytes` of text, at least one piece; count 0 at the end of the input. */
 MUST_USE enum err reader_fill(struct reader *r, struct reader_batch *b, size_t bytes);
