@@ -91,6 +91,8 @@ MUST_USE enum err conf_take_model(struct conf *c, struct findings *f);
 
 /* Fill what follows from other values (conf/resolve.c). */
 MUST_USE enum err conf_resolve(struct conf *c);
+/* Does the learning rate fall to min_lr at lr_decay_steps? */
+bool conf_schedule_decays(enum schedule s);
 /* Ask every rule (conf/rules.c). */
 void conf_ask_rules(const struct conf *c, struct findings *f);
 /* The rules as markdown. */

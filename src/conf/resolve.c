@@ -21,7 +21,7 @@ static void derive(struct conf *c, const char *name, uint64_t *field, uint64_t v
 static bool open_value(const struct conf *c, const char *name)
 {
     const struct conf_value *v = conf_value(c, name);
-    return !v->bad && (!v->has || (v->derived != NULL && !v->given));
+    return !v->bad && (!v->has || !v->given);
 }
 
 /* The largest divisor of `global` with which a micro-batch has at most DEFAULT_MICRO_TOKENS tokens (at least 1). */
@@ -70,11 +70,14 @@ static void resolve_batch(struct conf *c)
     }
 }
 
+bool conf_schedule_decays(enum schedule s)
+{
+    return s == SCHEDULE_LINEAR || s == SCHEDULE_COSINE || s == SCHEDULE_WSD;
+}
+
 static void resolve_schedule(struct conf *c)
 {
-    bool decays = c->lr_scheduler_type == SCHEDULE_LINEAR || c->lr_scheduler_type == SCHEDULE_COSINE ||
-                  c->lr_scheduler_type == SCHEDULE_WSD;
-    if (open_value(c, "lr_decay_steps") && decays && c->max_steps > 0) {
+    if (open_value(c, "lr_decay_steps") && conf_schedule_decays(c->lr_scheduler_type) && c->max_steps > 0) {
         derive(c, "lr_decay_steps", &c->lr_decay_steps, c->max_steps, "max_steps");
     }
     if (open_value(c, "wsd_decay_steps") && c->lr_scheduler_type == SCHEDULE_WSD && c->lr_decay_steps > 0) {

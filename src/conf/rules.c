@@ -159,11 +159,6 @@ static void rule_seq_rope(const struct asker *a)
 
 /* ---- learning rate ---- */
 
-static bool decays(enum schedule s)
-{
-    return s == SCHEDULE_LINEAR || s == SCHEDULE_COSINE || s == SCHEDULE_WSD;
-}
-
 static void rule_lr_size(const struct asker *a)
 {
     if (a->c->learning_rate > 1) {
@@ -195,7 +190,8 @@ static void rule_decay_length(const struct asker *a)
 static void rule_decay_end(const struct asker *a)
 {
     uint64_t end = a->c->lr_decay_steps;
-    if (given(a, "lr_decay_steps") && decays(a->c->lr_scheduler_type) && a->c->max_steps > 0 && end > a->c->max_steps) {
+    bool used = given(a, "lr_decay_steps") && conf_schedule_decays(a->c->lr_scheduler_type);
+    if (used && a->c->max_steps > 0 && end > a->c->max_steps) {
         REPORT(a, "lr_decay_steps",
                "lr_decay_steps %llu is above max_steps %llu: the run ends before the learning rate reaches min_lr",
                ull(end), ull(a->c->max_steps));
@@ -211,7 +207,8 @@ static void rule_warmup(const struct asker *a)
                scalar_write_real(steps).text, ull((uint64_t)steps));
         return;
     }
-    uint64_t warm = conf_warmup_steps(a->c), end = decays(a->c->lr_scheduler_type) ? a->c->lr_decay_steps : 0;
+    uint64_t warm = conf_warmup_steps(a->c);
+    uint64_t end = conf_schedule_decays(a->c->lr_scheduler_type) ? a->c->lr_decay_steps : 0;
     if (a->c->max_steps > 0 && warm > a->c->max_steps) {
         REPORT(a, "warmup_steps",
                "warmup_steps %llu is above max_steps %llu: the learning rate would never reach its height | write "
@@ -248,7 +245,7 @@ static void rule_unused_schedule(const struct asker *a)
                "wsd_decay_steps has no effect with this lr_scheduler_type | remove it, or write lr_scheduler_type: "
                "wsd");
     }
-    if (given(a, "lr_decay_steps") && !decays(s)) {
+    if (given(a, "lr_decay_steps") && !conf_schedule_decays(s)) {
         REPORT(a, "lr_decay_steps",
                "lr_decay_steps has no effect with this lr_scheduler_type | remove it, or write lr_scheduler_type: "
                "linear, cosine or wsd");
