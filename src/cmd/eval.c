@@ -93,7 +93,7 @@ static enum err run(const char *path, const struct eval_flags *f, uint64_t lengt
     TRY_OUT(session_open(&s, path, &o));
     uint64_t used = length > 0 ? length : s.conf.positions;
     TRY_OUT(store_check_vocab(data, s.conf.vocab));
-    TRY_OUT(session_check_tokenizer(path, data, f->data));
+    TRY_OUT(session_check_tokenizer(&s, data, f->data));
     TRY_OUT(sampler_init(&sampler, data, used, s.conf.vocab, 0));
     log_progress_init(&progress, 5.0);
     TRY_OUT(evaluate(s.model, &sampler, batch, windows, s.input, s.target, &progress, &e));

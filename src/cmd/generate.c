@@ -1,6 +1,5 @@
 /* invar generate: text from a checkpoint, streamed to standard output. */
 #include "base/log.h"
-#include "ckpt/ckpt.h"
 #include "cmd/cmd.h"
 #include "train/sampling.h"
 #include "train/session.h"
@@ -40,13 +39,11 @@ static enum err run(const char *path, const char *tokenizer_path, struct generat
 {
     struct session s = { 0 };
     struct tokenizer *t = NULL;
-    struct ckpt *c = NULL;
     struct generated done;
     enum err err;
-    TRY_OUT(ckpt_open(&c, path));
-    TRY_OUT(tokenizer_load(&t, tokenizer_path != NULL ? tokenizer_path : ckpt_folder(c)));
     const struct session_options o = { MODEL_INFER, 1, context, threads };
     TRY_OUT(session_open(&s, path, &o));
+    TRY_OUT(tokenizer_load(&t, tokenizer_path != NULL ? tokenizer_path : ckpt_folder(s.ckpt)));
     if (tokenizer_vocab(t) > s.conf.vocab) {
         err = FAIL(ERR_USAGE,
                    "the tokenizer has %llu ids, the model %llu | give the tokenizer the model was trained with",
@@ -67,7 +64,6 @@ static enum err run(const char *path, const char *tokenizer_path, struct generat
 out:
     session_close(&s);
     tokenizer_free(t);
-    ckpt_close(c);
     return err;
 }
 

@@ -59,6 +59,10 @@ void conf_release(struct conf *c);
  * set a whole number, say in words what it came from, and resolve what follows. Then conf_check asks the rules again.
  */
 MUST_USE enum err conf_derive(struct conf *c, const char *key, uint64_t value, const char *from);
+/* The same for a text. One that was given stays, and so does a null that was given: it asks for none. */
+MUST_USE enum err conf_derive_text(struct conf *c, const char *key, const char *text, const char *from);
+/* The same for a model that was not given: that of the checkpoint a run goes on from. */
+MUST_USE enum err conf_derive_model(struct conf *c, const struct model_conf *m, const char *from);
 MUST_USE enum err conf_check(const struct conf *c, struct findings *f);
 /* Warm-up in whole optimizer steps: a share of max_steps is rounded up, after taking off what only rounding of the
  * product added (0.07 of 100 is 7). */

@@ -19,8 +19,9 @@ const struct conf_key conf_keys[] = {
     { .name = "tokenizer",
       .type = KEY_PATH,
       .offset = offsetof(struct conf, tokenizer),
-      .none = "the tokenizer of the model folder, if it has one",
-      .help = "Folder or file of the tokenizer; copied into checkpoints and used to check the vocabulary.",
+      .none = "the tokenizer in the folder of the model, if there is one",
+      .help = "Folder or file of the tokenizer; copied into checkpoints and used to check vocabulary and data. null: "
+              "none.",
       .aliases = "tokenizer_model" },
 
     { .name = "data_path",
@@ -40,7 +41,7 @@ const struct conf_key conf_keys[] = {
       .identity = true,
       .none = "1024, or the positions of the model when it has fewer",
       .least = 1,
-      .most = (uint64_t)1 << 24,
+      .most = (uint64_t)1 << 22, /* what kern_attention_backward can do */
       .unit = "tokens",
       .help = "Length of a training sequence." },
 

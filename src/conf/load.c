@@ -181,3 +181,31 @@ enum err conf_derive(struct conf *c, const char *name, uint64_t value, const cha
     v->derived = from;
     return conf_resolve(c);
 }
+
+enum err conf_derive_text(struct conf *c, const char *name, const char *text, const char *from)
+{
+    const struct conf_key *key = &conf_keys[conf_index(name)];
+    struct conf_value *v = conf_value(c, name);
+    BUG_IF(key->type != KEY_TEXT && key->type != KEY_PATH);
+    if (v->given) {
+        return OK;
+    }
+    char **field = (char **)(void *)((char *)c + key->offset);
+    free(*field);
+    *field = NULL;
+    TRY(mem_copy_string(field, text, strlen(text)));
+    v->has = true;
+    v->derived = from;
+    return conf_resolve(c);
+}
+
+enum err conf_derive_model(struct conf *c, const struct model_conf *m, const char *from)
+{
+    struct conf_value *v = conf_value(c, "model");
+    BUG_IF(c->has_model);
+    c->model = *m;
+    c->has_model = true;
+    v->has = true;
+    v->derived = from;
+    return conf_resolve(c);
+}

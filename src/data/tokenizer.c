@@ -311,6 +311,19 @@ out:
     return err;
 }
 
+enum err tokenizer_is_in(const char *folder, bool *found)
+{
+    static const char *const names[] = { "tokenizer.json", "vocab.json", "encoder.json" };
+    *found = false;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !*found; i++) {
+        char *path;
+        TRY(file_join(&path, folder, names[i]));
+        *found = file_exists(path);
+        free(path);
+    }
+    return OK;
+}
+
 void tokenizer_free(struct tokenizer *t)
 {
     if (t == NULL) {

@@ -13,6 +13,8 @@ struct tokenizer_scratch; /* per-thread caches and match data */
  * or the word "bytes" (ids 0..255 and end-of-text 256). ERR_DATA names the file, the field and what is supported. */
 MUST_USE enum err tokenizer_load(struct tokenizer **out, const char *path);
 void tokenizer_free(struct tokenizer *t);
+/* Whether `folder` holds a file that tokenizer_load would read as the vocabulary. */
+MUST_USE enum err tokenizer_is_in(const char *folder, bool *found);
 uint64_t tokenizer_vocab(const struct tokenizer *t); /* highest id + 1, added tokens included */
 int64_t tokenizer_eot(const struct tokenizer *t);    /* end-of-text id, -1 when there is none */
 const char *tokenizer_eot_text(const struct tokenizer *t); /* NULL when there is none */

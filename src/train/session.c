@@ -1,9 +1,7 @@
 /* Why this exists: opening a trained model for use is one sequence, whatever it is used for. */
 #include "train/session.h"
 
-#include "base/file.h"
 #include "base/log.h"
-#include "ckpt/ckpt.h"
 #include "data/tokenizer.h"
 #include "part/order.h"
 #include "train/trainer.h"
@@ -17,7 +15,7 @@ static void layout(struct session *s, const struct model_shape *shape)
     }
 }
 
-static enum err open_model(struct session *s, const char *path, const struct session_options *o, uint64_t grain)
+static enum err open_model(struct session *s, const struct session_options *o, uint64_t grain)
 {
     const struct model_conf *c = &s->conf;
     const struct model_shape shape = {
@@ -37,7 +35,7 @@ static enum err open_model(struct session *s, const char *path, const struct ses
     TRY(arena_back(&s->arena));
     layout(s, &shape);
     TRY(model_ready(s->model));
-    return state_read_weights(s->model, path, &s->step);
+    return state_read_weights(s->ckpt, s->model);
 }
 
 enum err session_open(struct session *s, const char *path, const struct session_options *o)
@@ -46,14 +44,15 @@ enum err session_open(struct session *s, const char *path, const struct session_
     uint64_t grain;
     enum err err;
     *s = (struct session){ 0 };
-    TRY_OUT(state_read_conf(path, &s->conf, &grain));
+    TRY_OUT(ckpt_open(&s->ckpt, path));
+    TRY_OUT(state_read_conf(s->ckpt, &s->conf, &grain));
     if (grain == 0) {
         grain = order_default_grain(s->conf.kv_heads, s->conf.ffn, order_pad_vocab(s->conf.vocab));
     }
     TRY_OUT(kern_choose_isa(&isa));
     TRY_OUT(pool_new(&s->pool, (uint32_t)o->threads));
     TRY_OUT(kern_new(&s->kern, isa, s->pool));
-    TRY_OUT(open_model(s, path, o, grain));
+    TRY_OUT(open_model(s, o, grain));
     return OK;
 out:
     session_close(s);
@@ -66,6 +65,7 @@ void session_close(struct session *s)
     arena_release(&s->arena);
     kern_free(s->kern);
     pool_free(s->pool);
+    ckpt_close(s->ckpt);
     *s = (struct session){ 0 };
 }
 
@@ -87,23 +87,12 @@ static enum err compare_tokenizer(const char *folder, const char *recorded, cons
     return OK;
 }
 
-enum err session_check_tokenizer(const char *path, const struct store *data, const char *prefix)
+enum err session_check_tokenizer(const struct session *s, const struct store *data, const char *prefix)
 {
     struct store_info info;
-    struct ckpt *c = NULL;
-    char *file = NULL;
-    enum err err;
+    const char *folder = ckpt_folder(s->ckpt);
+    bool found;
     TRY(store_info(data, &info));
-    if (info.tokenizer[0] == '\0') {
-        return OK;
-    }
-    TRY_OUT(ckpt_open(&c, path));
-    TRY_OUT(file_join(&file, ckpt_folder(c), "tokenizer.json"));
-    if (file_exists(file)) {
-        TRY_OUT(compare_tokenizer(ckpt_folder(c), info.tokenizer, prefix));
-    }
-out:
-    free(file);
-    ckpt_close(c);
-    return err;
+    TRY(tokenizer_is_in(folder, &found));
+    return found && info.tokenizer[0] != '\0' ? compare_tokenizer(folder, info.tokenizer, prefix) : OK;
 }

@@ -2,17 +2,18 @@
 #ifndef TRAIN_SESSION_H
 #define TRAIN_SESSION_H
 
+#include "ckpt/ckpt.h"
 #include "data/sampler.h"
 #include "model/model.h"
 
 struct session {
+    struct ckpt *ckpt; /* where the model is from */
     struct model_conf conf;
     struct pool *pool;
     struct kern *kern;
     struct model *model;
     struct arena arena;
     int32_t *input, *target; /* [sequences][seq_length], MODEL_EVAL */
-    uint64_t step;           /* of the checkpoint; 0 for a model from elsewhere */
 };
 
 struct session_options {
@@ -25,8 +26,8 @@ struct session_options {
 /* Open the checkpoint or model folder `path`, lay out memory and read the weights. */
 MUST_USE enum err session_open(struct session *s, const char *path, const struct session_options *o);
 void session_close(struct session *s);
-/* The tokenizer that lies with a model made the data, as far as both are known: else the loss would be of other text.
+/* The tokenizer that lies with the model made the data, as far as both are known: else the loss would be of other text.
  * ERR_USAGE names both. */
-MUST_USE enum err session_check_tokenizer(const char *path, const struct store *data, const char *prefix);
+MUST_USE enum err session_check_tokenizer(const struct session *s, const struct store *data, const char *prefix);
 
 #endif

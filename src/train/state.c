@@ -118,7 +118,7 @@ out:
     return err;
 }
 
-static enum err read_weights(struct ckpt *c, struct model *m)
+enum err state_read_weights(struct ckpt *c, struct model *m)
 {
     struct views weights = { 0 };
     enum err err = weight_views(&weights, m);
@@ -126,18 +126,6 @@ static enum err read_weights(struct ckpt *c, struct model *m)
         err = ckpt_read(c, "model.safetensors", weights.list, weights.count);
     }
     views_release(&weights);
-    return err;
-}
-
-enum err state_read_weights(struct model *m, const char *path, uint64_t *step)
-{
-    struct ckpt *c;
-    TRY(ckpt_open(&c, path));
-    enum err err = read_weights(c, m);
-    if (step != NULL) {
-        *step = ckpt_step(c);
-    }
-    ckpt_close(c);
     return err;
 }
 
@@ -189,17 +177,11 @@ out:
     return err;
 }
 
-enum err state_read_conf(const char *path, struct model_conf *out, uint64_t *grain)
+enum err state_read_conf(struct ckpt *c, struct model_conf *out, uint64_t *grain)
 {
-    struct ckpt *c;
     *grain = 0;
-    TRY(ckpt_open(&c, path));
-    enum err err = read_model_conf(c, out);
-    if (err == OK && ckpt_has_file(c, "trainer_state.json")) {
-        err = read_grain(c, grain);
-    }
-    ckpt_close(c);
-    return err;
+    TRY(read_model_conf(c, out));
+    return ckpt_has_file(c, "trainer_state.json") ? read_grain(c, grain) : OK;
 }
 
 /* The arithmetic recorded with the run must be this run's; a changed configuration is said. */
@@ -243,7 +225,7 @@ static enum err check_state(const struct trainer *t, const struct ckpt *c, const
     return OK;
 }
 
-static enum err resume_from(struct trainer *t, struct ckpt *c)
+enum err trainer_resume(struct trainer *t, struct ckpt *c)
 {
     struct views moments = { 0 };
     struct buf text = { 0 };
@@ -257,38 +239,21 @@ static enum err resume_from(struct trainer *t, struct ckpt *c)
     TRY_OUT(ckpt_read_text(c, "trainer_state.json", &text));
     TRY_OUT(json_parse(&root, "trainer_state.json", text.data, text.bytes));
     TRY_OUT(check_state(t, c, root, &t->step));
-    TRY_OUT(read_weights(c, t->model));
+    TRY_OUT(state_read_weights(c, t->model));
     TRY_OUT(moment_views(&moments, t));
     TRY_OUT(ckpt_read(c, "optimizer.safetensors", moments.list, moments.count));
     t->state_hash = optimizer_state_hash(t->model, t->kern);
     if (t->state_hash != ckpt_state_hash(c)) {
         err = FAIL(ERR_DATA, "%s: the weights have state hash %016llx, the manifest records %016llx", ckpt_folder(c),
                    (unsigned long long)t->state_hash, (unsigned long long)ckpt_state_hash(c));
+        goto out;
     }
+    t->saved_step = t->step;
+    log_note("resumed from %s: step %llu, state %016llx", ckpt_folder(c), (unsigned long long)t->step,
+             (unsigned long long)t->state_hash);
 out:
     views_release(&moments);
     buf_release(&text);
     json_decref(root);
     return err;
-}
-
-enum err trainer_resume(struct trainer *t, const char *path)
-{
-    struct ckpt *c;
-    TRY(ckpt_open(&c, path));
-    enum err err = resume_from(t, c);
-    if (err == OK) {
-        t->saved_step = t->step;
-        log_note("resumed from %s: step %llu, state %016llx", ckpt_folder(c), (unsigned long long)t->step,
-                 (unsigned long long)t->state_hash);
-    }
-    ckpt_close(c);
-    return err;
-}
-
-enum err trainer_load_weights(struct trainer *t, const char *folder)
-{
-    TRY(state_read_weights(t->model, folder, NULL));
-    log_note("weights from %s", folder);
-    return OK;
 }

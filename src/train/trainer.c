@@ -1,38 +1,76 @@
-/* Why this exists: a run is opened in one order - resolve, open inputs, check that they fit together, lay out all
- * memory, then weights - so that every mistake is reported before anything is allocated or written. */
+/* Why this exists: a run is opened in one order - open inputs, resolve what they decide, check that they fit together,
+ * lay out all memory, then weights - so that every mistake is reported before anything big is allocated or written. */
 #include "train/trainer.h"
 
 #include "base/file.h"
-#include "ckpt/ckpt.h"
 #include "part/order.h"
 
 #define MODEL_WEIGHTS "model.safetensors"
 
-/* tp_grain must give whole subtrees: it divides the key/value heads, the feed-forward width and the padded
- * vocabulary. */
+_Static_assert(ORDER_VOCAB_MULTIPLE % ORDER_SEGMENTS_MAX == 0, "every tp_grain divides the padded vocabulary");
+
+/* Ask the rules again, now that more is known than when the configuration was read. */
+static enum err check_again(const struct conf *c)
+{
+    struct findings f = { 0 };
+    enum err err = conf_check(c, &f);
+    findings_print(&f);
+    findings_release(&f);
+    return err;
+}
+
+/* The checkpoint a run goes on from; it also says which model, when the configuration does not. */
+static enum err open_start(struct trainer *t, struct conf *c)
+{
+    const char *path = c->resume_from_checkpoint;
+    if (path == NULL) {
+        return OK;
+    }
+    if (strcmp(path, "latest") == 0) {
+        bool exists;
+        path = t->checkpoints;
+        TRY(ckpt_exists(path, &exists));
+        if (!exists) {
+            return FAIL(ERR_USAGE,
+                        "resume_from_checkpoint latest: output_dir %s holds no checkpoint yet | start it without "
+                        "resume_from_checkpoint; a run that failed before its first checkpoint is replaced with "
+                        "--overwrite_output_dir true",
+                        c->output_dir);
+        }
+    }
+    TRY(ckpt_open(&t->start, path));
+    if (!c->has_model) {
+        struct model_conf model;
+        uint64_t grain;
+        TRY(state_read_conf(t->start, &model, &grain));
+        TRY(conf_derive_model(c, &model, "the checkpoint"));
+        TRY(check_again(c));
+    }
+    return OK;
+}
+
+/* A tokenizer that lies with the model is the model's. */
+static enum err resolve_tokenizer(const struct trainer *t, struct conf *c)
+{
+    const char *folder = c->model_path != NULL ? c->model_path : t->start != NULL ? ckpt_folder(t->start) : NULL;
+    bool found = false;
+    if (c->tokenizer == NULL && folder != NULL) {
+        TRY(tokenizer_is_in(folder, &found));
+    }
+    return found ? conf_derive_text(c, "tokenizer", folder, "the folder of the model") : OK;
+}
+
+/* Automatic values of the arithmetic; the rules of conf/ have checked the ones that were given. */
 static enum err resolve_arithmetic(struct conf *c)
 {
     const struct model_conf *m = &c->model;
-    uint64_t padded = order_pad_vocab(m->vocab);
     if (c->tp_grain == 0) {
-        TRY(conf_derive(c, "tp_grain", order_default_grain(m->kv_heads, m->ffn, padded), "the model"));
-    }
-    if (m->kv_heads % c->tp_grain != 0 || m->ffn % c->tp_grain != 0 || padded % c->tp_grain != 0) {
-        return FAIL(
-            ERR_USAGE,
-            "tp_grain %llu does not divide the key/value heads (%llu), the feed-forward width (%llu) and the padded "
-            "vocabulary (%llu) | leave tp_grain out: %u fits",
-            (unsigned long long)c->tp_grain, (unsigned long long)m->kv_heads, (unsigned long long)m->ffn,
-            (unsigned long long)padded, order_default_grain(m->kv_heads, m->ffn, padded));
+        uint64_t grain = order_default_grain(m->kv_heads, m->ffn, order_pad_vocab(m->vocab));
+        TRY(conf_derive(c, "tp_grain", grain, "the model"));
     }
     if (c->grad_unit == 0) {
         uint64_t unit = c->seq_length < ORDER_UNIT_MAX ? c->seq_length : ORDER_UNIT_MAX;
         TRY(conf_derive(c, "grad_unit", unit, "seq_length"));
-    }
-    if (c->grad_unit > c->seq_length) {
-        return FAIL(
-            ERR_USAGE, "grad_unit %llu is longer than seq_length %llu | leave grad_unit out, or give at most %llu",
-            (unsigned long long)c->grad_unit, (unsigned long long)c->seq_length, (unsigned long long)c->seq_length);
     }
     if (c->grad_scale_log2 == 0) {
         uint64_t scale = (uint64_t)order_default_grad_scale_log2(c->seq_length);
@@ -107,11 +145,7 @@ static enum err resolve_length(const struct trainer *t, struct conf *c)
                     (unsigned long long)c->global_batch_size);
     }
     TRY(conf_derive(c, "max_steps", steps, "num_train_epochs"));
-    struct findings f = { 0 };
-    enum err err = conf_check(c, &f);
-    findings_print(&f);
-    findings_release(&f);
-    return err;
+    return check_again(c);
 }
 
 /* A folder with a run in it is continued or replaced only when the user says so. */
@@ -155,29 +189,26 @@ static enum err open_model(struct trainer *t)
     return model_ready(t->model);
 }
 
-static enum err resume(struct trainer *t)
+static enum err load_weights(struct trainer *t, const char *folder)
 {
-    const struct conf *c = t->conf;
-    bool exists;
-    if (strcmp(c->resume_from_checkpoint, "latest") != 0) {
-        return trainer_resume(t, c->resume_from_checkpoint);
+    struct ckpt *c;
+    TRY(ckpt_open(&c, folder));
+    enum err err = state_read_weights(c, t->model);
+    ckpt_close(c);
+    if (err == OK) {
+        log_note("weights from %s", folder);
     }
-    TRY(ckpt_exists(t->checkpoints, &exists));
-    if (!exists) {
-        return FAIL(ERR_USAGE,
-                    "resume_from_checkpoint latest: output_dir %s holds no checkpoint yet | start it without "
-                    "resume_from_checkpoint; a run that failed before its first checkpoint is replaced with "
-                    "--overwrite_output_dir true",
-                    c->output_dir);
-    }
-    return trainer_resume(t, t->checkpoints);
+    return err;
 }
 
 static enum err start_weights(struct trainer *t)
 {
     const struct conf *c = t->conf;
-    if (c->resume_from_checkpoint != NULL) {
-        return resume(t);
+    if (t->start != NULL) {
+        TRY(trainer_resume(t, t->start));
+        ckpt_close(t->start);
+        t->start = NULL;
+        return OK;
     }
     char *weights = NULL;
     if (c->model_path != NULL) {
@@ -185,7 +216,7 @@ static enum err start_weights(struct trainer *t)
     }
     enum err err = OK;
     if (weights != NULL && file_exists(weights)) {
-        err = trainer_load_weights(t, c->model_path);
+        err = load_weights(t, c->model_path);
     } else {
         model_init_weights(t->model, c->seed);
     }
@@ -199,9 +230,11 @@ enum err trainer_open(struct trainer *t, struct conf *conf)
     *t = (struct trainer){ .conf = conf, .saved_step = UINT64_MAX };
     enum isa isa;
     enum err err;
-    TRY_OUT(resolve_arithmetic(conf));
     TRY_OUT(file_join(&t->checkpoints, conf->output_dir, "checkpoints"));
     TRY_OUT(check_output(t));
+    TRY_OUT(open_start(t, conf));
+    TRY_OUT(resolve_tokenizer(t, conf));
+    TRY_OUT(resolve_arithmetic(conf));
     TRY_OUT(open_inputs(t));
     TRY_OUT(check_tokenizer_of(t, t->data, conf->data_path));
     if (t->eval_data != NULL) {
@@ -223,6 +256,7 @@ out:
 void trainer_close(struct trainer *t)
 {
     metrics_close(t->metrics);
+    ckpt_close(t->start);
     model_free(t->model);
     arena_release(&t->arena);
     kern_free(t->kern);

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include "base/log.h"
+#include "ckpt/ckpt.h"
 #include "conf/conf.h"
 #include "data/sampler.h"
 #include "data/tokenizer.h"
@@ -17,7 +18,8 @@ struct trainer {
     const struct conf *conf;
     struct pool *pool;
     struct kern *kern;
-    struct tokenizer *tokenizer; /* NULL: none given */
+    struct ckpt *start;          /* what it goes on from; NULL: nothing, and again once the weights are there */
+    struct tokenizer *tokenizer; /* NULL: none */
     struct store *data, *eval_data;
     struct sampler sampler, eval_sampler;
     struct model *model;
@@ -41,27 +43,26 @@ struct step_report {
     double seconds;
 };
 
-/* Open data, tokenizer and model for `conf` (whose automatic values are resolved here: tp_grain, grad_unit,
- * grad_scale_log2, max_steps from epochs), check that they fit together, lay out all memory, then start fresh
- * weights, load those of model_path, or resume. Nothing is written before all checks are done. */
+/* Open data, tokenizer and model for `conf`, check that they fit together, lay out all memory, then start fresh
+ * weights, load those of model_path, or resume. What only the inputs can say is set in `conf`: model and tokenizer
+ * where they were not given (from the checkpoint or the model folder), tp_grain, grad_unit, grad_scale_log2, max_steps
+ * from epochs. `conf` must outlive the trainer. Writes nothing. */
 MUST_USE enum err trainer_open(struct trainer *t, struct conf *conf);
 void trainer_close(struct trainer *t);
-/* One optimizer step: accumulate gradients of the global batch, norm, clip, AdamW. */
+/* One optimizer step: accumulate gradients of the global batch, norm, clip, AdamW. A step whose loss or gradient is not
+ * finite or leaves its range is rejected: the weights stay, r->rejected says so. ERR_RUN: the fifth one in a row. */
 MUST_USE enum err trainer_step(struct trainer *t, struct step_report *r);
-/* Steps until max_steps with evaluation, saving and reports. When *stop becomes non-zero the run saves and returns
- * ERR_INTERRUPT. */
+/* Prints the configuration, makes the run's folder, then steps until max_steps with evaluation, saving and reports.
+ * When *stop becomes non-zero the run saves after the step it is in and returns ERR_INTERRUPT. */
 MUST_USE enum err trainer_run(struct trainer *t, const volatile sig_atomic_t *stop);
-/* Write checkpoints/step-N. */
+/* Write checkpoints/step-N (state.c, as the rest of this file). */
 MUST_USE enum err trainer_save(struct trainer *t);
-/* Read weights, moments and position from a checkpoint (state.c). */
-MUST_USE enum err trainer_resume(struct trainer *t, const char *path);
-/* Read weights only, from a model folder. */
-MUST_USE enum err trainer_load_weights(struct trainer *t, const char *folder);
+/* Read weights, moments and position from a checkpoint. ERR_USAGE when its run had another arithmetic. */
+MUST_USE enum err trainer_resume(struct trainer *t, struct ckpt *c);
 
-/* Read the weights of a model folder into `m` (also used by eval and generate). *step may be NULL. */
-MUST_USE enum err state_read_weights(struct model *m, const char *path, uint64_t *step);
-/* The model description of a checkpoint or model folder, and the tp_grain it was trained with (0: not recorded);
- * `path` as ckpt_open takes it. */
-MUST_USE enum err state_read_conf(const char *path, struct model_conf *out, uint64_t *grain);
+/* Read the weights of an open checkpoint or model folder into `m` (also used by eval and generate). */
+MUST_USE enum err state_read_weights(struct ckpt *c, struct model *m);
+/* Its model, and the tp_grain it was trained with (0: not recorded). */
+MUST_USE enum err state_read_conf(struct ckpt *c, struct model_conf *out, uint64_t *grain);
 
 #endif
