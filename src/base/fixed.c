@@ -5,16 +5,16 @@ __extension__ typedef __int128 int128;
 
 double fixed_wide_value(const struct fixed_wide *sum)
 {
-    /* Two's complement in 128 bits holds the sum: limb[2] < 2^63 would need 143 bits, so carry and scale. */
+    /* The sum may need more than 128 bits, so it is cut in two at 2^80. */
     int128 low = (int128)sum->limb[0] + ((int128)sum->limb[1] << 40);
-    int128 high = (int128)sum->limb[2] + (low >> 80);
+    int128 high = (int128)sum->limb[2] + ((int128)sum->limb[3] << 40) + (low >> 80);
     low &= ((int128)1 << 80) - 1; /* canonical: 0 <= low < 2^80 */
     /* high * 2^80 + low, rounded once: both parts below 2^53 significant bits is not given, so keep a sticky bit. */
     if (high == 0) {
         return (double)low;
     }
     if (high >= ((int128)1 << 62)) {
-        return (double)high * 0x1p80;
+        return (double)(high | (low != 0)) * 0x1p80; /* the sticky bit, as below */
     }
     int shift = 0;
     while (((high << (shift + 1)) >> 126) == 0 && shift < 80) {

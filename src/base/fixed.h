@@ -11,20 +11,32 @@
 /* A gradient unit whose scaled magnitude reaches this overflows: 2^12 units of 2^50 still fit int64 (KERNELS D). */
 #define FIXED_UNIT_LIMIT 0x1p50f
 
-/* Sum of squares as three signed limbs: value = limb[0] + limb[1] 2^40 + limb[2] 2^80. Limbs of parts are added
- * one by one. */
+/* Sum of squares as signed limbs: value = limb[0] + limb[1] 2^40 + limb[2] 2^80 + limb[3] 2^120. Canonical: all but the
+ * last in [0, 2^40), so that 2^23 canonical parts can be added limb by limb. */
+#define FIXED_WIDE_LIMBS 4
 struct fixed_wide {
-    int64_t limb[3];
+    int64_t limb[FIXED_WIDE_LIMBS];
 };
 
-static inline void fixed_wide_add(struct fixed_wide *sum, const struct fixed_wide *part)
+/* The same value in its one canonical form. */
+static inline void fixed_wide_carry(struct fixed_wide *w)
 {
-    for (int i = 0; i < 3; i++) {
-        sum->limb[i] += part->limb[i];
+    for (int i = 0; i + 1 < FIXED_WIDE_LIMBS; i++) {
+        w->limb[i + 1] += w->limb[i] >> 40;
+        w->limb[i] &= ((int64_t)1 << 40) - 1;
     }
 }
 
-/* The value rounded once to double, after carrying the limbs into canonical form. */
+/* Canonical parts give a canonical sum. */
+static inline void fixed_wide_add(struct fixed_wide *sum, const struct fixed_wide *part)
+{
+    for (int i = 0; i < FIXED_WIDE_LIMBS; i++) {
+        sum->limb[i] += part->limb[i];
+    }
+    fixed_wide_carry(sum);
+}
+
+/* The value rounded once to double; the limbs need not be canonical. */
 double fixed_wide_value(const struct fixed_wide *sum);
 /* loss (nats, fp32) in units of 2^-28, round to nearest even; *bad is set when it is not finite or above 2^20. */
 int64_t fixed_from_loss(float loss, bool *bad);

@@ -187,7 +187,7 @@ void kern_cross_entropy(struct kern *k, uint64_t rows, uint64_t vocab, uint64_t 
 /* ---- optimizer, exact sums, hashes, initialisation ---- */
 
 /* Exact sum of squares of float(grad[i]) (fp64 conversion of the integer, rounded to nearest even, then to fp32), in
- * units of the integer's square. Also: any |grad| >= 2^62 sets *overflow. */
+ * units of the integer's square, in canonical form. Also: any |grad| >= 2^62 sets *overflow. */
 void kern_grad_square_sum(struct kern *k, uint64_t n, const int64_t *grad, struct fixed_wide *sum, bool *overflow);
 
 /* AdamW with decoupled decay (Loshchilov and Hutter, 2019), elementwise:

@@ -17,9 +17,10 @@ const struct param_leaves *const param_leaves_of[ISA_COUNT] = {
 
 void kern_grad_square_sum(struct kern *k, uint64_t n, const int64_t *grad, struct fixed_wide *sum, bool *overflow)
 {
-    struct fixed_wide total = { { 0, 0, 0 } };
+    struct fixed_wide total = { { 0 } };
     struct square_job job = { grad, &total, overflow };
     split_run(k, k->param->grad_square_sum, &job, n, PARAM_GRAIN);
+    fixed_wide_carry(&total); /* the limbs, not only the value, are the same for every division */
     *sum = total;
 }
 

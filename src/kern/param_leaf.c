@@ -4,8 +4,9 @@
  *   square sum  f = float(double(grad)), both to nearest even; t = f f is exact in double (48 bits); it is cut into
  *               limbs by t2 = round(t 2^-80), r = t - t2 2^80, t1 = round(r 2^-40), t0 = r - t1 2^40 (round: nearest
  *               even, each step exact), and each limb is summed: t = t0 + t1 2^40 + t2 2^80. |t0|, |t1| <= 2^39 and
- *               t2 <= 2^46, so 128 terms fit a double exactly; after 64 in each of two
- *               accumulators the sums move to 64-bit integers. Order-free.
+ *               t2 <= 2^46, so 128 terms fit a double exactly; after 64 in each of two accumulators the sums
+ *               move to 64-bit integers, which carry into the next limb each time: no number of elements can
+ *               overflow them. Order-free.
  *   AdamW       g = float(double(grad) grad_factor)
  *               m = fma(beta1, m, (1 - beta1) g)
  *               v = fma(beta2, v, ((1 - beta2) g) g)
@@ -54,12 +55,13 @@ static void flush_limbs(const struct limbs *a, const struct limbs *b, struct fix
             sum->limb[i] += (int64_t)lane[l];
         }
     }
+    fixed_wide_carry(sum);
 }
 
 static void grad_square_sum(const void *job, uint64_t begin, uint64_t end)
 {
     const struct square_job *j = job;
-    struct fixed_wide sum = { { 0, 0, 0 } };
+    struct fixed_wide sum = { { 0 } };
     const struct d8 zero = d8_set1(0.0);
     bool wrong = false;
     while (begin < end) {
@@ -82,7 +84,7 @@ static void grad_square_sum(const void *job, uint64_t begin, uint64_t end)
         }
         flush_limbs(&a, &b, &sum);
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < FIXED_WIDE_LIMBS; i++) {
         __atomic_fetch_add(&j->sum->limb[i], sum.limb[i], __ATOMIC_RELAXED);
     }
     if (wrong) {

@@ -7,7 +7,7 @@
 
 struct square_job {
     const int64_t *grad;
-    struct fixed_wide *sum; /* added to atomically, limb by limb: integers, so any order */
+    struct fixed_wide *sum; /* canonical parts, added atomically limb by limb: integers, so any order */
     bool *overflow;
 };
 

@@ -66,6 +66,23 @@ static void wide_sums_round_once(void **state)
     assert_true(fixed_wide_value(&w) == 0x1p53 * 0x1p80);
     w = (struct fixed_wide){ { -1, 1, 0 } };
     assert_true(fixed_wide_value(&w) == 0x1p40 - 1);
+    w = (struct fixed_wide){ { 1, 0, 0, (int64_t)1 << 53 | 1 } }; /* just above the tie */
+    assert_true(fixed_wide_value(&w) == (0x1p53 + 2) * 0x1p120);
+}
+
+static void wide_sums_of_many_parts_do_not_overflow(void **state)
+{
+    (void)state;
+    const int64_t ones = ((int64_t)1 << 40) - 1;
+    struct fixed_wide sum = { { ones, ones, ones, 7 } };
+    for (int i = 0; i < 30; i++) { /* 2^30 parts: more than 2^63 in a limb without carries */
+        struct fixed_wide twice = sum;
+        fixed_wide_add(&sum, &twice);
+    }
+    assert_true(fixed_wide_value(&sum) == 0x1p153); /* 2^30 (2^123 - 1), rounded once */
+    for (int i = 0; i < 3; i++) {
+        assert_in_range(sum.limb[i], 0, ones);
+    }
 }
 
 static void losses_are_fixed_point(void **state)
@@ -121,6 +138,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(permutation_is_a_bijection),
     cmocka_unit_test(elementary_functions_are_within_ulps_of_libm),
     cmocka_unit_test(wide_sums_round_once),
+    cmocka_unit_test(wide_sums_of_many_parts_do_not_overflow),
     cmocka_unit_test(losses_are_fixed_point),
     cmocka_unit_test(pool_runs_every_task_once),
     cmocka_unit_test(element_hash_sees_every_bit_and_place),

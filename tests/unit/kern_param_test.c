@@ -2,6 +2,9 @@
  * same bytes for every instruction set and thread count. */
 #include "kern_each.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "base/fixed.h"
 #include "base/hash.h"
 
@@ -41,7 +44,8 @@ struct big {
 static struct big big_of_limbs(const struct fixed_wide *w)
 {
     int128 low = (int128)w->limb[0] + (int128)w->limb[1] * ((int128)1 << 40);
-    return (struct big){ (low >> 64) + (int128)w->limb[2] * 65536, (uint64_t)low };
+    int128 high = (int128)w->limb[2] + (int128)w->limb[3] * ((int128)1 << 40);
+    return (struct big){ (low >> 64) + high * 65536, (uint64_t)low };
 }
 
 static struct big big_of_grads(const int64_t *grad, uint64_t n)
@@ -94,6 +98,50 @@ static void sum_of_squares_equals_a_big_integer(void **state)
         check_square_sum(&e, N_MAX, false);
     }
     each_close(&e);
+}
+
+/* As many elements as a large embedding has, in the memory of a few: one file mapped again and again. */
+#define MAPPED_BYTES ((size_t)1 << 20)
+#define MAPPED_TIMES 256u
+
+static int64_t *map_again_and_again(int64_t value)
+{
+    int fd = memfd_create("grads", MFD_CLOEXEC);
+    assert_true(fd >= 0 && ftruncate(fd, (off_t)MAPPED_BYTES) == 0);
+    unsigned char *all = mmap(NULL, MAPPED_BYTES * MAPPED_TIMES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(all != MAP_FAILED);
+    for (size_t i = 0; i < MAPPED_TIMES; i++) {
+        void *part = mmap(all + i * MAPPED_BYTES, MAPPED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+        assert_true(part != MAP_FAILED);
+    }
+    close(fd);
+    int64_t *grad = (int64_t *)(void *)all;
+    for (size_t i = 0; i < MAPPED_BYTES / sizeof(*grad); i++) {
+        grad[i] = value;
+    }
+    return grad;
+}
+
+static void sum_of_squares_of_a_large_tensor_does_not_overflow(void **state)
+{
+    (void)state;
+    const uint64_t n = MAPPED_BYTES * MAPPED_TIMES / sizeof(int64_t); /* 2^25 */
+    const int64_t value = (int64_t)0xb504f0 << 16; /* its square is just below 2^79: 2^39 in the second limb */
+    int64_t *grad = map_again_and_again(value);
+    struct pool *pool;
+    struct kern *kern;
+    enum isa isa;
+    assert_int_equal(kern_choose_isa(&isa), OK);
+    assert_int_equal(pool_new(&pool, 1), OK);
+    assert_int_equal(kern_new(&kern, isa, pool), OK);
+    struct fixed_wide sum;
+    bool overflow = false;
+    kern_grad_square_sum(kern, n, grad, &sum, &overflow);
+    assert_false(overflow);
+    assert_true(fixed_wide_value(&sum) == (double)value * (double)value * (double)n); /* 48 bits: exact */
+    kern_free(kern);
+    pool_free(pool);
+    munmap(grad, MAPPED_BYTES * MAPPED_TIMES);
 }
 
 static void sum_of_squares_reports_large_gradients(void **state)
@@ -422,6 +470,7 @@ static void cross_entropy_of_bad_logits_is_not_a_number(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(sum_of_squares_equals_a_big_integer),
+    cmocka_unit_test(sum_of_squares_of_a_large_tensor_does_not_overflow),
     cmocka_unit_test(sum_of_squares_reports_large_gradients),
     cmocka_unit_test(adamw_follows_its_definition),
     cmocka_unit_test(adamw_takes_the_step_of_the_paper),
