@@ -55,14 +55,16 @@ static size_t round_up(size_t n, size_t to)
 
 enum err mem_big_alloc(void **out, size_t bytes)
 {
-    size_t rounded = round_up(bytes > 0 ? bytes : 1, HUGE_BYTES);
+    bool possible = bytes <= SIZE_MAX - 2 * HUGE_BYTES;
+    size_t rounded = possible ? round_up(bytes > 0 ? bytes : 1, HUGE_BYTES) : 0;
     *out = NULL;
-    unsigned char *raw = mmap(NULL, rounded + HUGE_BYTES, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *raw = !possible ? MAP_FAILED
+                                   : mmap(NULL, rounded + HUGE_BYTES, PROT_READ | PROT_WRITE,
+                                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED) {
-        return FAIL(ERR_RESOURCE, "out of memory: a block of %zu bytes was refused by the system | use "
+        return FAIL(ERR_RESOURCE, "out of memory: a block of %zu bytes%s was refused by the system | use "
                                   "a smaller model, micro_batch_size or seq_length",
-                    rounded);
+                    bytes, possible ? "" : " or more");
     }
     /* Trim to a 2-MB aligned block so that mem_big_free can unmap it exactly. */
     size_t head = (HUGE_BYTES - (uintptr_t)raw % HUGE_BYTES) % HUGE_BYTES;
@@ -87,9 +89,11 @@ void mem_big_free(void *block, size_t bytes)
 
 void *arena_take(struct arena *a, size_t count, size_t size)
 {
-    size_t start = round_up(a->used, MEM_ALIGN);
-    size_t end;
-    BUG_IF(__builtin_add_overflow(start, mem_mul(count, size), &end));
+    bool possible = a->used <= SIZE_MAX - MEM_ALIGN;
+    size_t start = possible ? round_up(a->used, MEM_ALIGN) : SIZE_MAX, end;
+    if (__builtin_add_overflow(start, mem_mul(count, size), &end)) {
+        end = SIZE_MAX;
+    }
     a->used = end;
     if (a->base == NULL) {
         return NULL;
@@ -118,8 +122,7 @@ void arena_release(struct arena *a)
 size_t mem_mul(size_t a, size_t b)
 {
     size_t product;
-    BUG_IF(__builtin_mul_overflow(a, b, &product));
-    return product;
+    return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
 }
 
 uint64_t mem_peak_bytes(void)

@@ -19,7 +19,7 @@ MUST_USE enum err mem_big_alloc(void **out, size_t bytes);
 void mem_big_free(void *block, size_t bytes);
 
 /* An arena: first laid out (arena with base == NULL: arena_take only counts), then backed by one block. The same code
- * runs twice, so the plan is the allocation. */
+ * runs twice, so the plan is the allocation. A plan of 2^64 bytes or more counts as SIZE_MAX, which nobody gives. */
 struct arena {
     unsigned char *base; /* NULL while measuring */
     size_t capacity, used;
@@ -32,7 +32,7 @@ void *arena_take(struct arena *a, size_t count, size_t size);
 MUST_USE enum err arena_back(struct arena *a);
 void arena_release(struct arena *a);
 
-/* a * b, a + b with a BUG on overflow: for sizes already validated at the border. */
+/* a * b, SIZE_MAX when that is more: a size that every allocation refuses. */
 size_t mem_mul(size_t a, size_t b);
 /* Peak resident set of this process in bytes (VmHWM), 0 when unknown. */
 uint64_t mem_peak_bytes(void);

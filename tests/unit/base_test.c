@@ -5,6 +5,7 @@
 #include "base/fixed.h"
 #include "base/fmath.h"
 #include "base/hash.h"
+#include "base/mem.h"
 #include "base/pool.h"
 #include "base/rng.h"
 
@@ -103,7 +104,7 @@ static void square(void *arg, uint64_t task, uint32_t worker)
 {
     (void)worker;
     struct sum_job *j = arg;
-    j->out[task] = task * task;
+    j->out[task] += task * task + 1; /* a second run of the same task shows */
 }
 
 static void pool_runs_every_task_once(void **state)
@@ -116,11 +117,26 @@ static void pool_runs_every_task_once(void **state)
             struct sum_job j = { { 0 } };
             pool_run(p, 1000, square, &j);
             for (uint64_t i = 0; i < 1000; i++) {
-                assert_int_equal(j.out[i], i * i);
+                assert_int_equal(j.out[i], i * i + 1);
             }
         }
         pool_free(p);
     }
+}
+
+static void a_plan_beyond_all_memory_is_an_error(void **state)
+{
+    (void)state;
+    const size_t rows = (size_t)1 << 56;
+    struct arena a = { 0 };
+    assert_int_equal(mem_mul(rows, rows), SIZE_MAX);
+    arena_take(&a, 3, 1);
+    arena_take(&a, mem_mul(rows, 1 << 20), sizeof(float));
+    assert_int_equal(a.used, SIZE_MAX);
+    arena_take(&a, 3, 1); /* and does not wrap to a small one */
+    assert_int_equal(a.used, SIZE_MAX);
+    assert_fails(ERR_RESOURCE, "or more was refused", arena_back(&a));
+    arena_release(&a);
 }
 
 static void element_hash_sees_every_bit_and_place(void **state)
@@ -141,6 +157,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(wide_sums_of_many_parts_do_not_overflow),
     cmocka_unit_test(losses_are_fixed_point),
     cmocka_unit_test(pool_runs_every_task_once),
+    cmocka_unit_test(a_plan_beyond_all_memory_is_an_error),
     cmocka_unit_test(element_hash_sees_every_bit_and_place),
 };
 TEST_MAIN(tests)
