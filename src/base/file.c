@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -219,38 +220,6 @@ out:
     return err;
 }
 
-enum err file_copy(const char *from, const char *to)
-{
-    int fd;
-    uint64_t bytes;
-    TRY(open_regular(from, &fd, &bytes));
-    struct file_out f = { .fd = -1 };
-    void *block = NULL;
-    enum err err;
-    TRY_OUT(mem_alloc(&block, 1, OUT_BUFFER_BYTES));
-    TRY_OUT(file_out_open(&f, to));
-    for (;;) {
-        ssize_t got = read(fd, block, OUT_BUFFER_BYTES);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got < 0) {
-            err = fail_system(from, "cannot be read");
-            goto out;
-        }
-        if (got == 0) {
-            break;
-        }
-        file_out_write(&f, block, (size_t)got);
-    }
-    TRY_OUT(file_out_close(&f));
-out:
-    file_out_abandon(&f);
-    free(block);
-    close(fd);
-    return err;
-}
-
 enum err file_out_open(struct file_out *f, const char *path)
 {
     *f = (struct file_out){ .fd = -1 };
@@ -272,19 +241,27 @@ out:
     return err;
 }
 
-static void write_all(struct file_out *f, const unsigned char *bytes, size_t count)
+enum err file_write(int fd, const char *path, const void *bytes, size_t count)
 {
-    while (count > 0 && f->err == OK) {
-        ssize_t put = write(f->fd, bytes, count);
+    const unsigned char *from = bytes;
+    while (count > 0) {
+        ssize_t put = write(fd, from, count);
         if (put < 0 && errno == EINTR) {
             continue;
         }
         if (put <= 0) {
-            f->err = fail_system(f->path, "write");
-            return;
+            return fail_system(path, "write");
         }
-        bytes += put;
+        from += put;
         count -= (size_t)put;
+    }
+    return OK;
+}
+
+static void write_all(struct file_out *f, const unsigned char *bytes, size_t count)
+{
+    if (f->err == OK) {
+        f->err = file_write(f->fd, f->path, bytes, count);
     }
 }
 
@@ -408,7 +385,9 @@ enum err file_map_copy(const struct file_map *m, uint64_t offset, uint64_t count
                     (unsigned long long)m->bytes);
     }
     bus_guard = &here;
+    atomic_signal_fence(memory_order_seq_cst); /* the compiler must not move the copy past the guard */
     memcpy(out, m->data + offset, count);
+    atomic_signal_fence(memory_order_seq_cst);
     bus_guard = NULL;
     return OK;
 }

@@ -21,8 +21,8 @@ MUST_USE enum err file_sync_folder(const char *path);
 MUST_USE enum err file_replace(const char *path, const void *bytes, size_t count);
 /* rename, then fsync of the parent folder. */
 MUST_USE enum err file_rename(const char *from, const char *to);
-/* Copy a regular file and fsync it. */
-MUST_USE enum err file_copy(const char *from, const char *to);
+/* Write all bytes to an open file, at once where the system does so (one record of a log); `path` for the message. */
+MUST_USE enum err file_write(int fd, const char *path, const void *bytes, size_t count);
 /* a/b as a heap string. */
 MUST_USE enum err file_join(char **out, const char *folder, const char *name);
 
@@ -42,7 +42,8 @@ MUST_USE enum err file_out_close(struct file_out *f);
 /* Close without flush and delete the file. Safe on a closed or zeroed struct. */
 void file_out_abandon(struct file_out *f);
 
-/* A read-only map. Bytes are reached through file_map_copy, which survives a file that shrinks under the run. */
+/* A read-only map. Bytes are reached through file_map_copy, which survives a file that shrinks under the run. Opening
+ * one puts a handler for SIGBUS in place, for the whole process; faults outside file_map_copy still end it. */
 struct file_map {
     const unsigned char *data; /* NULL when bytes == 0 */
     uint64_t bytes;
@@ -51,7 +52,7 @@ struct file_map {
 MUST_USE enum err file_map_open(struct file_map *m, const char *path);
 void file_map_close(struct file_map *m);
 /* Copy bytes [offset, offset + count) to `out`. Out of range, or a file that was cut after it was opened, is
- * ERR_DATA with file and offset, never a signal. */
+ * ERR_DATA with file and offset, never a signal. Any number of threads at once. */
 MUST_USE enum err file_map_copy(const struct file_map *m, uint64_t offset, uint64_t count, void *out);
 
 #endif

@@ -50,7 +50,7 @@ static enum err put_event(struct events *e, const Invar__Tfevents__Event *event)
     e->record.bytes += length;
     uint32_t crc = masked(message, length);
     TRY(buf_add(&e->record, &crc, sizeof(crc)));
-    return metrics_put(e->fd, e->path, e->record.data, e->record.bytes);
+    return file_write(e->fd, e->path, e->record.data, e->record.bytes);
 }
 
 static Invar__Tfevents__Event new_event(uint64_t step)

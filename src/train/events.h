@@ -21,9 +21,6 @@ void events_close(struct events *e);
 MUST_USE enum err events_write(struct events *e, const char *group, uint64_t step, const struct metric *list,
                                size_t count);
 
-/* All bytes to a file that is open for appending; what the logs of a run are written with (metrics.c). */
-MUST_USE enum err metrics_put(int fd, const char *path, const void *bytes, size_t count);
-
 /* CRC32C (Castagnoli), as event files use it before masking. */
 uint32_t events_crc32c(const void *bytes, size_t count);
 

@@ -26,24 +26,6 @@ struct metrics {
     struct events events;
 };
 
-enum err metrics_put(int fd, const char *path, const void *bytes, size_t count)
-{
-    const char *from = bytes;
-    while (count > 0) {
-        ssize_t put = write(fd, from, count);
-        if (put < 0 && errno == EINTR) {
-            continue;
-        }
-        if (put <= 0) {
-            return FAIL(errno == ENOSPC || errno == EDQUOT || errno == EFBIG ? ERR_RESOURCE : ERR_IO,
-                        "%s: write: %s | free space on this disk", path, strerror(errno));
-        }
-        from += put;
-        count -= (size_t)put;
-    }
-    return OK;
-}
-
 /* Whether a line is whole and of a step up to `last`. */
 static bool keeps(const char *path, const char *line, size_t bytes, uint64_t last)
 {
@@ -170,6 +152,6 @@ enum err metrics_write(struct metrics *m, const char *group, uint64_t step, uint
                        const struct metric *list, size_t count)
 {
     TRY(make_line(&m->line, group, step, state_hash, list, count));
-    TRY(metrics_put(m->fd, m->path, m->line.data, m->line.bytes));
+    TRY(file_write(m->fd, m->path, m->line.data, m->line.bytes));
     return m->tensorboard ? events_write(&m->events, group, step, list, count) : OK;
 }
