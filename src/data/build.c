@@ -295,10 +295,11 @@ static enum err write_info(const struct build *b, const char *content, struct bu
     char digest[33];
     tokenizer_digest(b->tokenizer, digest);
     TRY(buf_printf(out,
-                   "{\n  \"format\": \"" INFO_FORMAT "\",\n  \"version\": 1,\n  \"invar\": \"%s\",\n"
+                   "{\n  \"format\": \"" INFO_FORMAT "\",\n  \"version\": %d,\n  \"invar\": \"%s\",\n"
                    "  \"documents\": %llu,\n  \"tokens\": %llu,\n  \"text_bytes\": %llu,\n  \"vocab\": %llu,\n",
-                   INVAR_VERSION, (unsigned long long)b->result.documents, (unsigned long long)b->result.tokens,
-                   (unsigned long long)b->result.text_bytes, (unsigned long long)b->vocab));
+                   INFO_VERSION, INVAR_VERSION, (unsigned long long)b->result.documents,
+                   (unsigned long long)b->result.tokens, (unsigned long long)b->result.text_bytes,
+                   (unsigned long long)b->vocab));
     TRY(buf_printf(out, "  \"tokenizer\": \"%s\",\n  \"special_tokens\": \"as plain text\",\n", digest));
     if (b->o->append_eot) {
         TRY(buf_printf(out, "  \"end_of_text\": %d,\n", b->eot));

@@ -352,6 +352,22 @@ static enum err info_hash(const struct store *s, const json_t *root, const char 
     return OK;
 }
 
+static enum err check_info_format(const struct store *s, const json_t *root)
+{
+    const char *format = json_string_value(json_object_get(root, "format"));
+    uint64_t version = 0;
+    if (format == NULL || strcmp(format, INFO_FORMAT) != 0) {
+        return FAIL(ERR_DATA, "%s: not what `invar data build` writes beside a store (\"format\": \"" INFO_FORMAT
+                    "\") | move it away: a store needs no .json", s->info_path);
+    }
+    TRY(info_number(s, root, "version", &version));
+    if (version != INFO_VERSION) {
+        return FAIL(ERR_DATA, "%s: version %llu, version %d was expected | another invar wrote it: build the data anew",
+                    s->info_path, (unsigned long long)version, INFO_VERSION);
+    }
+    return OK;
+}
+
 enum err store_info(const struct store *s, struct store_info *out)
 {
     *out = (struct store_info){ 0 };
@@ -362,6 +378,7 @@ enum err store_info(const struct store *s, struct store_info *out)
     uint64_t tokens = 0;
     TRY(json_read_file(&root, s->info_path, INFO_BYTES_MAX));
     enum err err;
+    TRY_OUT(check_info_format(s, root));
     TRY_OUT(info_number(s, root, "tokens", &tokens));
     if (tokens != s->tokens) {
         err = FAIL(ERR_DATA, "%s: is about %llu tokens, the .bin has %llu | the files are of different builds",

@@ -21,6 +21,7 @@ enum store_dtype {
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the pair is little-endian and is read without swapping");
 
 #define INFO_FORMAT "invar tokens"      /* "format" of PREFIX.json */
+#define INFO_VERSION 1                   /* and its "version" */
 #define INFO_BYTES_MAX ((size_t)1 << 20) /* of PREFIX.json */
 
 #define STORE_WALK_ITEMS 2048u /* entries read at once */
@@ -75,7 +76,7 @@ uint64_t store_writer_documents(const struct store_writer *w);
 /* Complete the files under their temporary names; content: the hash of the .bin. */
 MUST_USE enum err store_writer_finish(struct store_writer *w, char content[33]);
 /* Rename the finished pair into place and write `info` to PREFIX.json as the last file. Frees the writer, also on
- * error; then nothing new is left behind. */
+ * error; then nothing new is left behind, and an earlier pair is whole or, when its .bin was replaced already, gone. */
 MUST_USE enum err store_writer_publish(struct store_writer *w, const struct buf *info);
 /* Give up: close and delete what was written. NULL is accepted. */
 void store_writer_abandon(struct store_writer *w);

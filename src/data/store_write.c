@@ -204,7 +204,7 @@ enum err store_writer_publish(struct store_writer *w, const struct buf *info)
     TRY_OUT(file_rename(w->path[PATH_IDX_TMP], w->path[PATH_IDX]));
     TRY_OUT(file_replace(w->path[PATH_INFO], info->data, info->bytes));
 out:
-    if (err != OK) {
+    if (err != OK && !file_exists(w->path[PATH_BIN_TMP])) { /* else the pair that was there is untouched */
         unlink(w->path[PATH_BIN]);
         unlink(w->path[PATH_IDX]);
     }

@@ -373,6 +373,26 @@ static void store_finds_the_sequence_of_a_bad_id_across_empty_sequences(void **s
     store_close(s);
 }
 
+static void a_build_that_cannot_be_renamed_leaves_the_earlier_pair(void **state)
+{
+    (void)state;
+    struct store_writer_options o = { .prefix = at("held"), .token_bytes = 2 };
+    struct store_writer *w;
+    struct buf info = { 0 };
+    const uint16_t token = 7;
+    char content[33];
+    bool stored;
+    assert_ok(file_make_folder(at("held.bin"))); /* a folder cannot be replaced by a file */
+    put_text(at("held.idx"), "earlier");
+    assert_ok(store_writer_open(&w, &o));
+    assert_ok(store_writer_add(w, &token, 1));
+    assert_ok(store_writer_end_document(w, &stored));
+    assert_ok(store_writer_finish(w, content));
+    assert_int_not_equal(store_writer_publish(w, &info), OK);
+    assert_true(file_exists(at("held.idx")) && !file_exists(at("held.bin.tmp")) && !file_exists(at("held.idx.tmp")));
+    assert_int_equal(rmdir(at("held.bin")), 0);
+}
+
 static void store_survives_a_file_cut_under_the_run(void **state)
 {
     (void)state;
@@ -461,7 +481,14 @@ static void writer_divides_documents_too_long_for_one_sequence(void **state)
     assert_int_equal(l.bucket[2], 1); /* 2..3 */
     assert_int_equal(l.bucket[3], 4); /* 4..7 */
     store_close(s);
-    assert_fails(ERR_DATA, "long.json: field \"tokens\"", data_verify(at("long"), 0));
+    assert_fails(ERR_DATA, "long.json: not what `invar data build` writes", data_verify(at("long"), 0));
+}
+
+static void put_info(int version, const char *tokens)
+{
+    char json[512];
+    snprintf(json, sizeof(json), "{\"format\":\"invar tokens\",\"version\":%d,\"tokens\":%s}", version, tokens);
+    put_text(at("info.json"), json);
 }
 
 static void store_info_refuses_a_file_of_other_tokens(void **state)
@@ -478,19 +505,23 @@ static void store_info_refuses_a_file_of_other_tokens(void **state)
     assert_int_equal(strlen(info.tokenizer), 32);
     assert_int_equal(strlen(info.content), 32);
     const char *zero = "00000000000000000000000000000000";
-    char json[512];
-    snprintf(json, sizeof(json),
-             "{\"tokens\":10,\"text_bytes\":9,\"vocab\":257,\"tokenizer\":\"%s\",\"content\":\"%s\"}", zero, zero);
-    put_text(at("info.json"), json);
+    char rest[256];
+    snprintf(rest, sizeof(rest), "10,\"text_bytes\":9,\"vocab\":257,\"tokenizer\":\"%s\",\"content\":\"%s\"", zero,
+             zero);
+    put_info(1, rest);
     assert_ok(store_info(s, &info));
     assert_fails(ERR_DATA, "content hash", data_verify(at("info"), 0));
-    json[11] = '7';
-    put_text(at("info.json"), json);
-    assert_fails(ERR_DATA, "about 17 tokens, the .bin has 10", (json[10] = '1', store_info(s, &info)));
-    put_text(at("info.json"), "{\"tokens\":10,\"text_bytes\":-9}");
+    put_info(2, rest);
+    assert_fails(ERR_DATA, "version 2, version 1 was expected", store_info(s, &info));
+    rest[1] = '7';
+    put_info(1, rest);
+    assert_fails(ERR_DATA, "about 17 tokens, the .bin has 10", store_info(s, &info));
+    put_info(1, "10,\"text_bytes\":-9");
     assert_fails(ERR_DATA, "\"text_bytes\": a whole number", store_info(s, &info));
-    put_text(at("info.json"), "{\"tokens\":10,\"text_bytes\":9,\"vocab\":2,\"tokenizer\":\"xyz\"}");
+    put_info(1, "10,\"text_bytes\":9,\"vocab\":2,\"tokenizer\":\"xyz\"");
     assert_fails(ERR_DATA, "32 hexadecimal digits", store_info(s, &info));
+    put_text(at("info.json"), "{\"model_type\":\"gpt2\"}");
+    assert_fails(ERR_DATA, "not what `invar data build` writes", store_info(s, &info));
     put_text(at("info.json"), "[");
     assert_fails(ERR_DATA, "not valid JSON", store_info(s, &info));
     unlink(at("info.json"));
@@ -628,6 +659,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(store_reads_datasets_of_megatron),
     cmocka_unit_test(store_reads_every_integer_width_and_refuses_what_is_no_id),
     cmocka_unit_test(store_finds_the_sequence_of_a_bad_id_across_empty_sequences),
+    cmocka_unit_test(a_build_that_cannot_be_renamed_leaves_the_earlier_pair),
     cmocka_unit_test(store_survives_a_file_cut_under_the_run),
     cmocka_unit_test(writer_divides_documents_too_long_for_one_sequence),
     cmocka_unit_test(store_info_refuses_a_file_of_other_tokens),
