@@ -99,7 +99,7 @@ static enum err set_eot(struct tokenizer *t, const char *text, size_t bytes, boo
         t->eot = t->bpe.token[index].id;
     }
     *found = true;
-    return mem_copy_string(&t->eot_text, text, bytes);
+    return OK;
 }
 
 /* What the files say; the usual names only when they say nothing. */
@@ -337,7 +337,6 @@ void tokenizer_free(struct tokenizer *t)
     }
     free(t->prefix);
     free(t->suffix);
-    free(t->eot_text);
     free(t->path);
     free(t);
 }
@@ -352,11 +351,6 @@ uint64_t tokenizer_vocab(const struct tokenizer *t)
 int64_t tokenizer_eot(const struct tokenizer *t)
 {
     return t->eot;
-}
-
-const char *tokenizer_eot_text(const struct tokenizer *t)
-{
-    return t->eot >= 0 ? t->eot_text : NULL;
 }
 
 void tokenizer_digest(const struct tokenizer *t, char hex[33])

@@ -17,7 +17,6 @@ void tokenizer_free(struct tokenizer *t);
 MUST_USE enum err tokenizer_is_in(const char *folder, bool *found);
 uint64_t tokenizer_vocab(const struct tokenizer *t); /* highest id + 1, added tokens included */
 int64_t tokenizer_eot(const struct tokenizer *t);    /* end-of-text id, -1 when there is none */
-const char *tokenizer_eot_text(const struct tokenizer *t); /* NULL when there is none */
 
 MUST_USE enum err tokenizer_scratch_new(struct tokenizer_scratch **out, const struct tokenizer *t);
 void tokenizer_scratch_free(struct tokenizer_scratch *s);

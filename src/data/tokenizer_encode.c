@@ -229,25 +229,6 @@ static enum err encode_normalized(struct encode *e, const char *text, size_t byt
     return encode_added(e, &t->added.normalized, text, bytes, encode_plain);
 }
 
-static size_t valid_prefix(const char *text, size_t bytes)
-{
-    size_t i = 0;
-    while (i < bytes) {
-        uint64_t eight;
-        if (i + 8 <= bytes && (memcpy(&eight, text + i, 8), (eight & 0x8080808080808080ull) == 0)) {
-            i += 8;
-            continue;
-        }
-        uint32_t code;
-        size_t len = utf8_decode(text + i, bytes - i, &code);
-        if (len == 0) {
-            return i;
-        }
-        i += len;
-    }
-    return bytes;
-}
-
 /* The post-processor's tokens before the text; not a second time when the text brings them itself. */
 static enum err add_prefix(const struct tokenizer *t, size_t first, struct tokens *out)
 {
@@ -266,7 +247,7 @@ enum err tokenizer_encode(const struct tokenizer *t, struct tokenizer_scratch *s
                           unsigned flags, struct tokens *out)
 {
     BUG_IF(s->owner != t);
-    size_t first = out->count, valid = valid_prefix(text, bytes);
+    size_t first = out->count, valid = utf8_valid_prefix(text, bytes);
     struct encode e = { .t = t, .s = s, .out = out, .special = (flags & TOKENIZER_SPECIAL) != 0 };
     if (valid != bytes) {
         return FAIL(ERR_DATA, "byte 0x%02x at offset %zu is not UTF-8 | convert the text to UTF-8",

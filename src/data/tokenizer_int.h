@@ -94,7 +94,6 @@ struct tokenizer {
     int32_t *prefix, *suffix; /* of the post-processor */
     size_t prefix_count, suffix_count;
     int64_t eot;
-    char *eot_text;
     uint64_t vocab;
     struct tokenizer_file file[TOKENIZER_FILES];
     int files;
