@@ -239,6 +239,22 @@ static bool is_complete(const struct step_entry *e)
     return good;
 }
 
+enum err ckpt_newest_step(const char *checkpoints, uint64_t *step)
+{
+    struct step_list steps;
+    *step = 0;
+    if (!file_is_folder(checkpoints)) {
+        return OK;
+    }
+    TRY(steps_list(&steps, checkpoints));
+    for (size_t i = 0; i < steps.count && *step == 0; i++) { /* newest first */
+        const struct step_entry *e = &steps.list[i];
+        *step = e->kind == STEP_PLAIN && is_complete(e) ? e->step : 0;
+    }
+    steps_release(&steps);
+    return OK;
+}
+
 /* Keep the `limit` newest complete checkpoints up to `step`, which was just saved. Checkpoints of later steps belong to
  * other work: they are not counted, not deleted, and named. */
 static void retain(const char *checkpoints, uint64_t step, uint64_t limit)

@@ -1,6 +1,7 @@
 /* Why this exists: the loop around the step: what is reported, evaluated and saved, and when. */
 #include "base/file.h"
 #include "ckpt/ckpt.h"
+#include "train/output.h"
 #include "train/trainer.h"
 
 /* Everything that is allocated for the run: the arena and the packing buffers. */
@@ -43,6 +44,8 @@ static enum err prepare_folder(struct trainer *t)
     struct buf yaml = { 0 };
     enum err err;
     TRY_OUT(file_make_folder(c->output_dir));
+    TRY_OUT(output_lock(c, &t->lock)); /* it is new, or was locked before it was looked at */
+    TRY_OUT(output_check(c, t->checkpoints));
     if (c->overwrite_output_dir && c->resume_from_checkpoint == NULL) {
         TRY_OUT(file_remove_tree(t->checkpoints));
         TRY_OUT(file_join(&path, c->output_dir, "metrics.jsonl"));
@@ -91,8 +94,11 @@ static enum err validate(struct trainer *t, struct log_progress *p)
 {
     struct evaluation e;
     const struct conf *c = t->conf;
-    TRY(evaluate(t->model, &t->eval_sampler, c->micro_batch_size, c->eval_iters * c->global_batch_size, t->input,
-                 t->target, NULL, &e));
+    const struct evaluate_options o = {
+        .sampler = &t->eval_sampler, .sequences = c->micro_batch_size, .input = t->input, .target = t->target,
+        .windows = c->eval_iters * c->global_batch_size,
+    };
+    TRY(evaluate(t->model, &o, &e));
     log_progress_end(p);
     log_note("step %llu: validation loss %.4f over %llu tokens", (unsigned long long)t->step, e.loss,
              (unsigned long long)e.tokens);

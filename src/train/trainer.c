@@ -2,8 +2,11 @@
  * lay out all memory, then weights - so that every mistake is reported before anything big is allocated or written. */
 #include "train/trainer.h"
 
+#include <unistd.h>
+
 #include "base/file.h"
 #include "part/order.h"
+#include "train/output.h"
 
 #define MODEL_WEIGHTS "model.safetensors"
 
@@ -148,24 +151,6 @@ static enum err resolve_length(const struct trainer *t, struct conf *c)
     return check_again(c);
 }
 
-/* A folder with a run in it is continued or replaced only when the user says so. */
-static enum err check_output(const struct trainer *t)
-{
-    const struct conf *c = t->conf;
-    char *metrics;
-    TRY(file_join(&metrics, c->output_dir, "metrics.jsonl"));
-    bool used = file_exists(metrics) || file_exists(t->checkpoints);
-    free(metrics);
-    if (used && c->resume_from_checkpoint == NULL && !c->overwrite_output_dir) {
-        return FAIL(
-            ERR_USAGE,
-            "output_dir %s already holds a run | continue it with --resume_from_checkpoint latest, replace it with "
-            "--overwrite_output_dir true, or choose another folder",
-            c->output_dir);
-    }
-    return OK;
-}
-
 static void layout(struct trainer *t)
 {
     const struct conf *c = t->conf;
@@ -227,12 +212,16 @@ static enum err start_weights(struct trainer *t)
 
 enum err trainer_open(struct trainer *t, struct conf *conf)
 {
-    *t = (struct trainer){ .conf = conf, .saved_step = UINT64_MAX };
+    *t = (struct trainer){ .conf = conf, .lock = -1, .saved_step = UINT64_MAX };
     enum isa isa;
     enum err err;
     TRY_OUT(file_join(&t->checkpoints, conf->output_dir, "checkpoints"));
-    TRY_OUT(check_output(t));
+    TRY_OUT(output_lock(conf, &t->lock));
+    TRY_OUT(output_check(conf, t->checkpoints));
     TRY_OUT(open_start(t, conf));
+    if (t->start != NULL) {
+        TRY_OUT(output_check_later(conf, t->checkpoints, ckpt_folder(t->start), ckpt_step(t->start)));
+    }
     TRY_OUT(resolve_tokenizer(t, conf));
     TRY_OUT(resolve_arithmetic(conf));
     TRY_OUT(open_inputs(t));
@@ -265,5 +254,8 @@ void trainer_close(struct trainer *t)
     store_close(t->eval_data);
     tokenizer_free(t->tokenizer);
     free(t->checkpoints);
-    *t = (struct trainer){ 0 };
+    if (t->lock >= 0) {
+        close(t->lock);
+    }
+    *t = (struct trainer){ .lock = -1 };
 }

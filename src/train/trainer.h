@@ -16,6 +16,7 @@
 
 struct trainer {
     const struct conf *conf;
+    int lock;                    /* of output_dir (output.h); -1: not held */
     struct pool *pool;
     struct kern *kern;
     struct ckpt *start;          /* what it goes on from; NULL: nothing, and again once the weights are there */
