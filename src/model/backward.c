@@ -1,23 +1,23 @@
 /* Why this exists: the backward pass, the mirror of forward.c. m->dx carries the gradient of the residual stream from
- * the last layer to the embedding. Each layer recomputes only its activation function; everything else was kept.
+ * the last layer to the embedding; m->dn is the gradient of a norm's output, which each norm turns into its share of
+ * m->dx. Each layer recomputes only its activation function; everything else was kept.
  *
  * Orders: input gradients of column-parallel products sum in tp_grain segments (queries, keys, values of a segment
  * in one chain; gate, then up); those of row-parallel products in one. Parameter gradients are sums over units. */
 #include "model/model_int.h"
 
+/* Through one norm of input x: from m->dn, adds the gradients of gain and bias and adds that of x to m->dx. */
 static void norm_backward(struct model *m, const struct span *s, uint64_t layer, enum slot gain, enum slot bias,
                           const float *x, const float *mean, const float *rstd)
 {
     uint64_t rows = span_rows(s), hidden = m->conf.hidden, unit = m->shape.grad_unit;
-    float scale = (float)((int64_t)1 << m->shape.grad_scale_log2);
-    struct grad_sink gain_sink = { model_grad(m, layer, gain), unit, scale, &m->bad };
-    struct grad_sink bias_sink = { model_grad(m, layer, bias), unit, scale, &m->bad };
+    struct grad_sink gain_sink = { model_grad(m, layer, gain), unit, grad_scale(m), &m->bad };
+    struct grad_sink bias_sink = { model_grad(m, layer, bias), unit, grad_scale(m), &m->bad };
     const struct grad_sink *bias_or_none = bias_sink.grad != NULL ? &bias_sink : NULL;
-    bool tiles = s->length % unit == 0;
-    uint64_t calls = tiles ? 1 : s->sequences, step = tiles ? rows : s->length;
-    for (uint64_t i = 0; i < calls; i++) {
-        uint64_t r = i * step;
-        kern_norm_grad(m->k, step, hidden, x + r * hidden, m->desc->layer_norm ? mean + r : NULL, rstd + r,
+    struct stretches parts = unit_stretches(s, unit);
+    for (uint64_t i = 0; i < parts.count; i++) {
+        uint64_t r = i * parts.rows;
+        kern_norm_grad(m->k, parts.rows, hidden, x + r * hidden, m->desc->layer_norm ? mean + r : NULL, rstd + r,
                        m->dn + r * hidden, &gain_sink, bias_or_none);
     }
     const float *gain_weight = model_weight(m, layer, gain);
@@ -28,6 +28,8 @@ static void norm_backward(struct model *m, const struct span *s, uint64_t layer,
     }
 }
 
+/* The feed-forward half of a layer. m->act_ffn holds the gradient of the activation's output first, then that output
+ * again, which the down projection's gradient needs. */
 static void mlp_backward(struct model *m, const struct span *s, uint64_t layer, const struct layer_act *a)
 {
     uint64_t rows = span_rows(s), ffn = m->conf.ffn, hidden = m->conf.hidden, unit = m->shape.grad_unit;
@@ -58,13 +60,7 @@ static void attention_core_backward(struct model *m, const struct span *s, const
     uint64_t q_cols = c->heads * c->head_dim, kv_cols = c->kv_heads * c->head_dim;
     for (uint64_t i = 0; i < s->sequences; i++) {
         uint64_t row = i * s->length;
-        const float *keys = a->kv + row * 2 * kv_cols;
-        const struct attention att = {
-            .heads = c->heads, .kv_heads = c->kv_heads, .head_dim = c->head_dim, .first = 0, .rows = s->length,
-            .scale = 1.0f / __builtin_sqrtf((float)c->head_dim),
-            .q = a->q + row * q_cols, .k = keys, .v = keys + kv_cols, .ldq = q_cols, .ldk = 2 * kv_cols,
-            .o = a->att + row * q_cols, .ldo = q_cols, .lse = a->lse + i * c->heads * s->length,
-        };
+        const struct attention att = sequence_attention(m, s, a, i);
         float *dkv = m->dkv + row * 2 * kv_cols;
         const struct attention_grad grad = { m->d_att + row * q_cols, m->dq + row * q_cols, dkv, dkv + kv_cols,
                                              m->row_dot };
@@ -110,7 +106,6 @@ void model_backward(struct model *m, const struct span *s, const int32_t *token)
         mlp_backward(m, s, layer, &m->act[layer]);
         attention_backward(m, s, layer, &m->act[layer]);
     }
-    float scale = (float)((int64_t)1 << m->shape.grad_scale_log2);
     kern_embed_grad(m->k, rows, m->conf.hidden, token, m->dx, model_grad(m, 0, SLOT_EMBED),
-                    model_grad(m, 0, SLOT_POSITIONS), s->length, scale, &m->bad);
+                    model_grad(m, 0, SLOT_POSITIONS), s->length, grad_scale(m), &m->bad);
 }

@@ -23,6 +23,22 @@ static void rotate(struct model *m, const struct span *s, float *x, uint64_t ld,
     kern_rope(m->k, span_rows(s), x, ld, &r);
 }
 
+struct attention sequence_attention(const struct model *m, const struct span *s, const struct layer_act *a, uint64_t i)
+{
+    const struct model_conf *c = &m->conf;
+    uint64_t q_cols = c->heads * c->head_dim, kv_cols = c->kv_heads * c->head_dim, row = i * s->length;
+    const float *keys = a->kv + row * 2 * kv_cols; /* from position 0, also when s->first is not */
+    return (struct attention){
+        .heads = c->heads, .kv_heads = c->kv_heads, .head_dim = c->head_dim,
+        .first = s->first, .rows = s->length,
+        .scale = 1.0f / __builtin_sqrtf((float)c->head_dim),
+        .q = a->q + row * q_cols, .k = keys, .v = keys + kv_cols,
+        .ldq = q_cols, .ldk = 2 * kv_cols,
+        .o = a->att + row * q_cols, .ldo = q_cols,
+        .lse = a->lse != NULL ? a->lse + row * c->heads : NULL,
+    };
+}
+
 static void attention_forward(struct model *m, const struct span *s, uint64_t layer, const struct layer_act *a)
 {
     const struct model_conf *c = &m->conf;
@@ -37,16 +53,7 @@ static void attention_forward(struct model *m, const struct span *s, uint64_t la
     rotate(m, s, a->q, q_cols, c->heads);
     rotate(m, s, kv, 2 * kv_cols, c->kv_heads);
     for (uint64_t i = 0; i < s->sequences; i++) {
-        const float *keys = a->kv + i * s->length * 2 * kv_cols;
-        const struct attention att = {
-            .heads = c->heads, .kv_heads = c->kv_heads, .head_dim = c->head_dim,
-            .first = s->first, .rows = s->length,
-            .scale = 1.0f / __builtin_sqrtf((float)c->head_dim),
-            .q = a->q + i * s->length * q_cols, .k = keys, .v = keys + kv_cols,
-            .ldq = q_cols, .ldk = 2 * kv_cols,
-            .o = a->att + i * s->length * q_cols, .ldo = q_cols,
-            .lse = a->lse != NULL ? a->lse + i * c->heads * s->length : NULL,
-        };
+        const struct attention att = sequence_attention(m, s, a, i);
         kern_attention_forward(m->k, &att);
     }
 }

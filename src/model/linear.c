@@ -156,7 +156,7 @@ static void weight_grad(struct model *m, const struct linear *l, uint64_t rows, 
         .grad = l->g,
         .ldg = l->ld,
         .unit = unit,
-        .grad_scale = (float)((int64_t)1 << m->shape.grad_scale_log2),
+        .grad_scale = grad_scale(m),
         .overflow = &m->bad,
     };
     kern_gemm(m->k, &job);
@@ -169,11 +169,9 @@ static void weight_grad(struct model *m, const struct linear *l, uint64_t rows, 
 void linear_backward_weight(struct model *m, const struct linear *l, const struct span *s, uint64_t unit,
                             const float *x, const float *dy, uint64_t ldy)
 {
-    /* Units must not straddle sequences: when they tile a sequence, all rows are one product. */
-    bool tiles = s->length % unit == 0;
-    uint64_t calls = tiles ? 1 : s->sequences;
-    uint64_t rows = tiles ? span_rows(s) : s->length;
-    for (uint64_t i = 0; i < calls; i++) {
-        weight_grad(m, l, rows, unit, x + i * rows * l->in, dy + i * rows * ldy, ldy);
+    struct stretches parts = unit_stretches(s, unit);
+    for (uint64_t i = 0; i < parts.count; i++) {
+        uint64_t r = i * parts.rows;
+        weight_grad(m, l, parts.rows, unit, x + r * l->in, dy + r * ldy, ldy);
     }
 }

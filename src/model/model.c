@@ -10,6 +10,7 @@ enum err model_new(struct model **out, const struct model_conf *c, const struct 
 {
     void *mem;
     *out = NULL;
+    BUG_IF(shape->sequences == 0 || shape->grad_unit == 0 || shape->grad_unit > shape->seq_length);
     TRY(mem_alloc(&mem, 1, sizeof(struct model)));
     struct model *m = mem;
     m->conf = *c;
@@ -187,14 +188,12 @@ static void head_chunk(struct model *m, uint64_t first, uint64_t rows, const int
 static void head_all(struct model *m, const struct span *s, const int32_t *target, bool backward)
 {
     uint64_t unit = m->shape.grad_unit < ORDER_HEAD_UNIT ? m->shape.grad_unit : ORDER_HEAD_UNIT;
-    bool tiles = s->length % unit == 0;
-    uint64_t groups = tiles ? 1 : s->sequences, length = tiles ? span_rows(s) : s->length;
-    uint64_t step = m->head_rows / unit * unit;
-    step = step > 0 ? step : m->head_rows; /* only when all rows are fewer than one unit */
-    for (uint64_t g = 0; g < groups; g++) {
-        for (uint64_t r = 0; r < length; r += step) {
-            uint64_t rows = length - r < step ? length - r : step;
-            head_chunk(m, g * length + r, rows, target, backward, unit);
+    struct stretches parts = unit_stretches(s, unit);
+    uint64_t step = m->head_rows / unit * unit; /* a unit fits: grad_unit is at most seq_length */
+    for (uint64_t i = 0; i < parts.count; i++) {
+        for (uint64_t r = 0; r < parts.rows; r += step) {
+            uint64_t rows = parts.rows - r < step ? parts.rows - r : step;
+            head_chunk(m, i * parts.rows + r, rows, target, backward, unit);
         }
     }
 }

@@ -20,7 +20,7 @@ struct model_shape {
     uint64_t sequences;  /* most sequences of one call: the micro-batch */
     uint64_t seq_length; /* tokens of a sequence; MODEL_INFER: cache positions */
     uint32_t grain;      /* tp_grain */
-    uint64_t grad_unit;  /* tokens of a gradient unit */
+    uint64_t grad_unit;  /* tokens of a gradient unit, 1 to seq_length */
     int32_t grad_scale_log2;
 };
 

@@ -59,6 +59,24 @@ static inline uint64_t span_rows(const struct span *s)
     return s->sequences * s->length;
 }
 
+/* Stretches of rows that may be one sum over units. Units are counted from the start of a sequence and none straddles
+ * two: all rows are one stretch when units tile a sequence, else each sequence is one. */
+struct stretches {
+    uint64_t count, rows;
+};
+
+static inline struct stretches unit_stretches(const struct span *s, uint64_t unit)
+{
+    bool tiles = s->length % unit == 0;
+    return (struct stretches){ tiles ? 1 : s->sequences, tiles ? span_rows(s) : s->length };
+}
+
+/* 2^grad_scale_log2, what a unit's sum is multiplied by before it becomes an integer. */
+static inline float grad_scale(const struct model *m)
+{
+    return (float)((int64_t)1 << m->shape.grad_scale_log2);
+}
+
 /* A weight as a map from `in` to `out` numbers: y = x W^T + bias. in_out: element (o, i) lies at w[i * ld + o], else at
  * w[o * ld + i]. Parts of a fused projection are linear maps of their own. */
 struct linear {
@@ -91,10 +109,14 @@ void linear_backward_input(struct model *m, const struct linear_dy *parts, uint3
 void linear_backward_weight(struct model *m, const struct linear *l, const struct span *s, uint64_t unit,
                             const float *x, const float *dy, uint64_t ldy);
 
+/* What kern/ is told of the attention of sequence i of the span, forward and backward. */
+struct attention sequence_attention(const struct model *m, const struct span *s, const struct layer_act *a, uint64_t i);
+
+/* Embedding, all layers and the final norm: leaves m->final_norm [R][C] and what a backward pass needs. */
 void model_forward(struct model *m, const struct span *s, const int32_t *token);
 /* The final norm's output rows -> logits in m->logits, padded columns included. */
 void model_logits(struct model *m, uint64_t first_row, uint64_t rows);
-/* Back through all layers and the embedding from m->dx. */
+/* Back through the final norm, all layers and the embedding: from m->dn, the gradient of the final norm's output. */
 void model_backward(struct model *m, const struct span *s, const int32_t *token);
 
 #endif

@@ -11,7 +11,8 @@
 
 enum init_rule {
     INIT_NORMAL,   /* mean 0, standard deviation initializer_range */
-    INIT_RESIDUAL, /* the same, divided by sqrt(2 layers): projections that write to the residual stream (GPT-2) */
+    INIT_RESIDUAL, /* the same, divided by sqrt(2 layers): projections that write to the residual stream, as GPT-2
+                    * does; here in every family (transformers leaves Llama's undivided) */
     INIT_ONES,
     INIT_ZEROS,
 };
