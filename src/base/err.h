@@ -68,7 +68,7 @@ const char *err_message(void);
 void err_set_message(const char *message);
 /* Print the last message as "error: ..." and "hint: ..." on stderr. */
 void err_print(void);
-/* Exit code of DESIGN section 3 for an error. */
+/* Exit code of an error: 1 run, 2 usage, 3 data and files, 4 memory and disk, 5 peer, 6 interrupted. */
 int err_exit_code(enum err code);
 
 #endif

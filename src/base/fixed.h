@@ -8,7 +8,7 @@
 
 /* Losses: 2^-28 nat in int64; 2^35 nats fit. */
 #define FIXED_LOSS_BITS 28
-/* A gradient unit whose scaled magnitude reaches this overflows: 2^12 units of 2^50 still fit int64 (KERNELS D). */
+/* A gradient unit whose scaled magnitude reaches this overflows: 2^12 units of 2^50 still fit int64. */
 #define FIXED_UNIT_LIMIT 0x1p50f
 
 /* Sum of squares as signed limbs: value = limb[0] + limb[1] 2^40 + limb[2] 2^80 + limb[3] 2^120. Canonical: all but the
