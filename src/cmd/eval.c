@@ -21,6 +21,16 @@ struct eval_flags {
     bool json;
 };
 
+/* A JSON number; JSON has no infinity, which the perplexity of a loss above 700 is. */
+static void print_number(const char *name, double value)
+{
+    if (value <= 0x1.fffffffffffffp1023) {
+        printf("%s: %.17g", name, value);
+    } else {
+        printf("%s: null", name);
+    }
+}
+
 static void print_result(const struct evaluation *e, const struct store_info *info, bool whole, bool json)
 {
     double perplexity = fmath_exp(e->loss);
@@ -28,10 +38,12 @@ static void print_result(const struct evaluation *e, const struct store_info *in
     double nats_byte = bytes > 0 ? e->total_nats / bytes : 0.0;
     double bits_byte = nats_byte / 0x1.62e42fefa39efp-1;
     if (json) {
-        printf("{\"loss\": %.17g, \"perplexity\": %.17g, \"tokens\": %llu", e->loss, perplexity,
-               (unsigned long long)e->tokens);
+        print_number("{\"loss\"", e->loss);
+        print_number(", \"perplexity\"", perplexity);
+        printf(", \"tokens\": %llu", (unsigned long long)e->tokens);
         if (bytes > 0) {
-            printf(", \"bits_per_byte\": %.17g, \"nats_per_byte\": %.17g", bits_byte, nats_byte);
+            print_number(", \"bits_per_byte\"", bits_byte);
+            print_number(", \"nats_per_byte\"", nats_byte);
         }
         printf("}\n");
         return;
@@ -96,7 +108,11 @@ static enum err run(const char *path, const struct eval_flags *f, uint64_t lengt
     TRY_OUT(session_check_tokenizer(&s, data, f->data));
     TRY_OUT(sampler_init(&sampler, data, used, s.conf.vocab, 0));
     log_progress_init(&progress, 5.0);
-    TRY_OUT(evaluate(s.model, &sampler, batch, windows, s.input, s.target, &progress, &e));
+    const struct evaluate_options what = {
+        .sampler = &sampler, .sequences = batch, .windows = windows, .input = s.input, .target = s.target,
+        .progress = &progress,
+    };
+    TRY_OUT(evaluate(s.model, &what, &e));
     print_result(&e, &info, e.windows == sampler_eval_windows(&sampler), f->json);
     if (f->dump != NULL) {
         session_close(&s);

@@ -10,36 +10,48 @@ static void fill_empty(uint64_t length, int32_t *input, int32_t *target)
     }
 }
 
-enum err evaluate(struct model *m, const struct sampler *s, uint64_t sequences, uint64_t windows, int32_t *input,
-                  int32_t *target, struct log_progress *progress, struct evaluation *out)
+static void show_progress(const struct evaluate_options *o, uint64_t done, uint64_t windows, double seconds)
 {
-    uint64_t all = sampler_eval_windows(s);
-    windows = windows == 0 || windows > all ? all : windows;
-    struct model_loss loss = { 0 };
+    char left[32];
+    log_progress_line(o->progress, done == windows, "window %llu of %llu  %.0f tokens/s  %s left",
+                      (unsigned long long)done, (unsigned long long)windows,
+                      (double)(done * o->sampler->seq_length) / (seconds > 1e-9 ? seconds : 1e-9),
+                      log_duration(seconds / (double)done * (double)(windows - done), left));
+}
+
+static enum err add_windows(struct model *m, const struct evaluate_options *o, uint64_t windows,
+                            struct model_loss *loss)
+{
+    uint64_t length = o->sampler->seq_length;
     double started = log_seconds();
-    for (uint64_t w = 0; w < windows; w += sequences) {
-        for (uint64_t i = 0; i < sequences; i++) {
-            int32_t *in = input + i * s->seq_length, *to = target + i * s->seq_length;
+    for (uint64_t w = 0; w < windows; w += o->sequences) {
+        for (uint64_t i = 0; i < o->sequences; i++) {
+            int32_t *in = o->input + i * length, *to = o->target + i * length;
             if (w + i < windows) {
-                TRY(sampler_eval_get(s, w + i, in, to));
+                TRY(sampler_eval_get(o->sampler, w + i, in, to));
             } else {
-                fill_empty(s->seq_length, in, to);
+                fill_empty(length, in, to);
             }
         }
-        model_eval(m, sequences, input, target, &loss, NULL);
-        if (progress != NULL) {
-            uint64_t done = w + sequences < windows ? w + sequences : windows;
-            double seconds = log_seconds() - started;
-            char left[32];
-            log_progress_line(progress, done == windows, "window %llu of %llu  %.0f tokens/s  %s left",
-                              (unsigned long long)done, (unsigned long long)windows,
-                              (double)(done * s->seq_length) / (seconds > 1e-9 ? seconds : 1e-9),
-                              log_duration(seconds / (double)done * (double)(windows - done), left));
+        model_eval(m, o->sequences, o->input, o->target, loss, NULL);
+        if (o->progress != NULL) {
+            uint64_t done = w + o->sequences < windows ? w + o->sequences : windows;
+            show_progress(o, done, windows, log_seconds() - started);
         }
     }
-    if (progress != NULL) {
-        log_progress_end(progress);
+    return OK;
+}
+
+enum err evaluate(struct model *m, const struct evaluate_options *o, struct evaluation *out)
+{
+    uint64_t all = sampler_eval_windows(o->sampler);
+    uint64_t windows = o->windows == 0 || o->windows > all ? all : o->windows;
+    struct model_loss loss = { 0 };
+    enum err err = add_windows(m, o, windows, &loss);
+    if (o->progress != NULL) {
+        log_progress_end(o->progress); /* also before an error: a message starts its own line */
     }
+    TRY(err);
     if (loss.bad || loss.tokens == 0) {
         return FAIL(ERR_RUN,
                     "evaluation: a loss is not finite (%llu tokens counted) | check the checkpoint with `invar "

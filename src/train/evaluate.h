@@ -12,10 +12,16 @@ struct evaluation {
     uint64_t tokens, windows;
 };
 
-/* Loss of the first `windows` evaluation windows (0: all; each token is predicted once). `sequences` windows are
- * computed at a time; input and target hold sequences * seq_length ids. progress may be NULL. ERR_RUN when a loss
- * is not finite. */
-MUST_USE enum err evaluate(struct model *m, const struct sampler *s, uint64_t sequences, uint64_t windows,
-                           int32_t *input, int32_t *target, struct log_progress *progress, struct evaluation *out);
+struct evaluate_options {
+    const struct sampler *sampler;
+    uint64_t sequences;             /* windows computed at a time, at most the model's; changes no result */
+    uint64_t windows;               /* the first so many in stream order; 0: all */
+    int32_t *input, *target;        /* scratch, [sequences][seq_length] each */
+    struct log_progress *progress;  /* NULL: none */
+};
+
+/* Loss of evaluation windows, each token predicted once; an exact sum, divided once. `m` is not MODEL_INFER. ERR_RUN
+ * when a loss is not finite. */
+MUST_USE enum err evaluate(struct model *m, const struct evaluate_options *o, struct evaluation *out);
 
 #endif

@@ -50,22 +50,22 @@ static double bias_correction(double beta, uint64_t step)
     return 1.0 - power;
 }
 
-uint64_t optimizer_step(struct optimizer *o, struct model *m, struct kern *k, const struct conf *c, uint64_t step,
-                        double lr, double grad_norm, uint64_t tokens)
+uint64_t optimizer_step(struct optimizer *o, struct model *m, struct kern *k, const struct conf *c,
+                        const struct optimizer_update *u)
 {
     const struct registry *r = model_registry(m);
     double clip = 1.0;
-    if (c->max_grad_norm > 0.0 && grad_norm + 1e-6 > c->max_grad_norm) {
-        clip = c->max_grad_norm / (grad_norm + 1e-6);
+    if (c->max_grad_norm > 0.0 && u->grad_norm + 1e-6 > c->max_grad_norm) {
+        clip = c->max_grad_norm / (u->grad_norm + 1e-6);
     }
     struct adamw a = {
-        .grad_factor = power_of_two(-(int32_t)c->grad_scale_log2) / (double)tokens * clip,
-        .lr = (float)lr,
+        .grad_factor = power_of_two(-(int32_t)c->grad_scale_log2) / (double)u->tokens * clip,
+        .lr = (float)u->lr,
         .beta1 = (float)c->adam_beta1,
         .beta2 = (float)c->adam_beta2,
         .eps = (float)c->adam_epsilon,
-        .step_size = (float)(lr / bias_correction(c->adam_beta1, step)),
-        .rsqrt_correction2 = (float)(1.0 / fmath_sqrt(bias_correction(c->adam_beta2, step))),
+        .step_size = (float)(u->lr / bias_correction(c->adam_beta1, u->step)),
+        .rsqrt_correction2 = (float)(1.0 / fmath_sqrt(bias_correction(c->adam_beta2, u->step))),
     };
     uint64_t state = 0;
     for (uint32_t i = 0; i < r->count; i++) {

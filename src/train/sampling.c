@@ -132,18 +132,28 @@ static enum err check_finite(const float *logits, uint64_t vocab, uint64_t posit
     return OK;
 }
 
-static enum err run(struct model *m, const struct tokenizer *t, uint64_t positions, const struct generation *g,
-                    const struct tokens *prompt, float *logits, struct candidate *scratch, struct generated *out)
+/* One generation: who takes part, and room for one row of logits. */
+struct writer {
+    struct model *m;
+    const struct tokenizer *t;
+    const struct generation *g;
+    uint64_t positions;
+    float *logits;             /* [vocab] */
+    struct candidate *scratch; /* [vocab] */
+};
+
+static enum err write_text(const struct writer *w, const struct tokens *prompt, struct generated *out)
 {
-    uint64_t vocab = model_conf(m)->vocab;
+    const struct generation *g = w->g;
+    const struct tokenizer *t = w->t;
+    uint64_t vocab = model_conf(w->m)->vocab, at = prompt->count;
     struct buf text = { 0 };
-    uint64_t at = prompt->count;
     enum err err = OK;
     g->sink(g->sink_arg, g->prompt, strlen(g->prompt));
-    model_infer(m, 0, prompt->count, prompt->id, false, logits);
+    model_infer(w->m, 0, prompt->count, prompt->id, false, w->logits);
     for (out->new_tokens = 0; out->new_tokens < g->max_new_tokens;) {
-        TRY_OUT(check_finite(logits, vocab, at));
-        int32_t next = sample_token(logits, vocab, &g->sampling, at, scratch);
+        TRY_OUT(check_finite(w->logits, vocab, at));
+        int32_t next = sample_token(w->logits, vocab, &g->sampling, at, w->scratch);
         if (next == tokenizer_eot(t)) {
             out->stopped = true;
             break;
@@ -153,11 +163,11 @@ static enum err run(struct model *m, const struct tokenizer *t, uint64_t positio
             TRY_OUT(tokenizer_decode(t, next, &text));
             emit(g, &text, false);
         }
-        if (at == positions) {
+        if (at == w->positions) {
             out->full = true;
             break;
         }
-        model_infer(m, at++, 1, &next, false, logits);
+        model_infer(w->m, at++, 1, &next, false, w->logits);
     }
     emit(g, &text, true);
 out:
@@ -186,7 +196,8 @@ enum err generate(struct model *m, const struct tokenizer *t, uint64_t positions
     }
     TRY_OUT(mem_alloc(&logits, vocab, sizeof(float)));
     TRY_OUT(mem_alloc(&scratch, vocab, sizeof(struct candidate)));
-    TRY_OUT(run(m, t, positions, g, &prompt, logits, scratch, out));
+    const struct writer w = { m, t, g, positions, logits, scratch };
+    TRY_OUT(write_text(&w, &prompt, out));
 out:
     tokens_release(&prompt);
     free(logits);

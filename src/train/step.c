@@ -1,5 +1,5 @@
-/* Why this exists: the step itself, in the order of DESIGN section 2: batch -> model -> loss, gradients -> new weights.
- * Everything before the division by the counted tokens is an exact integer, so micro-batches cannot change a bit. */
+/* Why this exists: the step itself: batch -> model -> loss, gradients -> new weights. Everything before the division by
+ * the counted tokens is an exact integer, so micro-batches cannot change a bit. */
 #include "base/fixed.h"
 #include "train/schedule.h"
 #include "train/trainer.h"
@@ -54,8 +54,9 @@ enum err trainer_step(struct trainer *t, struct step_report *r)
     if (loss.bad) {
         TRY(reject(t, r));
     } else {
-        r->state_hash =
-            optimizer_step(&t->optimizer, t->model, t->kern, c, r->step, r->lr, r->grad_norm, loss.tokens);
+        const struct optimizer_update u = { .step = r->step, .tokens = r->tokens, .lr = r->lr,
+                                            .grad_norm = r->grad_norm };
+        r->state_hash = optimizer_step(&t->optimizer, t->model, t->kern, c, &u);
         t->rejected_in_a_row = 0;
     }
     t->state_hash = r->state_hash;

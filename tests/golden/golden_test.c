@@ -177,7 +177,9 @@ static void check_steps(struct golden *g, enum isa isa)
         float got[2] = { (float)(fixed_to_loss(loss.sum) / (double)loss.tokens), (float)norm };
         compare("losses", &got[0], &g->losses[step - 1], 1, 2e-5);
         compare("grad_norms", &got[1], &g->grad_norms[step - 1], 1, 1e-4);
-        optimizer_step(&o, r.model, r.kern, &c, step, c.learning_rate, norm, loss.tokens);
+        const struct optimizer_update u = { .step = step, .tokens = loss.tokens, .lr = c.learning_rate,
+                                            .grad_norm = norm };
+        optimizer_step(&o, r.model, r.kern, &c, &u);
     }
     const struct registry *reg = model_registry(r.model);
     float *want = read_flat(g, reg, "after.safetensors");
