@@ -5,6 +5,8 @@
 #include "conf/conf_int.h"
 
 #define COUNT_MAX ((uint64_t)1 << 40)
+/* The optimizer's constants are fp32: what is closer to 1 would be 1 there, and below 1e-37 (adam_epsilon) nearly 0. */
+#define BETA_MOST 0.9999999
 
 const struct conf_key conf_keys[] = {
     { .name = "model",
@@ -143,8 +145,7 @@ const struct conf_key conf_keys[] = {
       .identity = true,
       .fallback = "0.9",
       .low = 0,
-      .high = 1,
-      .high_open = true,
+      .high = BETA_MOST,
       .help = "Decay of the mean of the gradients.",
       .aliases = "optimizer.params.betas[0]" },
     { .name = "adam_beta2",
@@ -153,8 +154,7 @@ const struct conf_key conf_keys[] = {
       .identity = true,
       .fallback = "0.95",
       .low = 0,
-      .high = 1,
-      .high_open = true,
+      .high = BETA_MOST,
       .help = "Decay of the mean of the squared gradients.",
       .aliases = "optimizer.params.betas[1]" },
     { .name = "adam_epsilon",
@@ -162,8 +162,7 @@ const struct conf_key conf_keys[] = {
       .offset = offsetof(struct conf, adam_epsilon),
       .identity = true,
       .fallback = "1e-8",
-      .low = 0,
-      .low_open = true,
+      .low = 1e-37,
       .high = 1,
       .help = "Added to the root of the mean square.",
       .aliases = "adam_eps optimizer.params.eps" },

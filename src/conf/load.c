@@ -178,6 +178,7 @@ enum err conf_derive(struct conf *c, const char *name, uint64_t value, const cha
         *(int64_t *)(void *)((char *)c + key->offset) = (int64_t)value;
     }
     v->has = true;
+    v->given = false; /* `key: null` gave nothing */
     v->derived = from;
     return conf_resolve(c);
 }

@@ -15,6 +15,7 @@ static void derive(struct conf *c, const char *name, uint64_t *field, uint64_t v
     struct conf_value *v = conf_value(c, name);
     *field = value;
     v->has = true;
+    v->given = false; /* `key: null` gave nothing */
     v->derived = from;
 }
 
@@ -91,6 +92,7 @@ static enum err set_text(struct conf *c, const char *name, char **field, const s
     struct conf_value *v = conf_value(c, name);
     TRY(mem_copy_string(field, text->data, text->bytes));
     v->has = true;
+    v->given = false;
     v->derived = from;
     return OK;
 }

@@ -140,8 +140,8 @@ static void strict_scalars(void **state)
     says(BASE "max_steps: 9\nlearning_rate: 1e999\n", "it is too large");
     says(BASE "max_steps: 9\nlearning_rate: .nan\n", "write a finite number");
     says(BASE "max_steps: 9\nlearning_rate: .inf\n", "write a finite number");
-    says(BASE "max_steps: 9\nadam_beta1: 1\n", "expected a number from 0 and below 1, got 1");
-    says(BASE "max_steps: 9\nadam_epsilon: 0\n", "expected a number above 0 and up to 1, got 0");
+    says(BASE "max_steps: 9\nadam_beta1: 1\n", "expected a number from 0 and up to 0.9999999, got 1");
+    says(BASE "max_steps: 9\nadam_epsilon: 0\n", "expected a number from 1e-37 and up to 1, got 0");
     says(BASE "max_steps: 9\noverwrite_output_dir: yes\n", "expected true or false, got the text \"yes\" (write true)");
     says(BASE "max_steps: 9\noverwrite_output_dir: \"true\"\n", "(remove the quotes)");
     says(BASE "max_steps: 9\noverwrite_output_dir: True\n", "(write true)");
@@ -449,6 +449,19 @@ static void length_in_epochs_is_resolved_later(void **state)
     release(&l);
 }
 
+static void null_is_as_if_nothing_was_given(void **state)
+{
+    (void)state;
+    struct loaded l = load_text(BASE "num_train_epochs: 2\nmax_steps: null\nlr_decay_steps: null\n");
+    assert_int_equal(l.f.count, 0);
+    assert_ok(conf_derive(&l.c, "max_steps", 80, "num_train_epochs"));
+    assert_ok(conf_check(&l.c, &l.f)); /* one length was given, not two */
+    assert_int_equal(l.c.lr_decay_steps, 80);
+    assert_ok(conf_derive(&l.c, "max_steps", 40, "num_train_epochs"));
+    assert_int_equal(l.c.lr_decay_steps, 40);
+    release(&l);
+}
+
 /* Every printed value but origins. */
 static void print_values(const struct conf *c, struct buf *out)
 {
@@ -580,6 +593,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(other_rules),
     cmocka_unit_test(a_rule_is_not_asked_about_a_bad_value),
     cmocka_unit_test(length_in_epochs_is_resolved_later),
+    cmocka_unit_test(null_is_as_if_nothing_was_given),
     cmocka_unit_test(saved_configurations_load_to_the_same_values),
     cmocka_unit_test(digest_follows_identity_only),
     cmocka_unit_test(reference_page_is_not_stale),
