@@ -109,6 +109,8 @@ MUST_USE enum err tokenizer_keep_text(struct tokenizer *t, const char *save_as, 
 
 /* Add a token that is cut out of the text, with its checks against the vocabulary (bpe sealed). */
 MUST_USE enum err tokenizer_add(struct tokenizer *t, const char *where, const struct added_token *token);
+/* The boolean `key` of an object; `usual` when it is not there or null. ERR_DATA "WHERE.key: ..." for anything else. */
+MUST_USE enum err tokenizer_flag(const char *where, const json_t *object, const char *key, bool usual, bool *out);
 /* From a JSON object {"content", "special", "lstrip", ...}; `id` is used when the object has none. */
 MUST_USE enum err tokenizer_add_json(struct tokenizer *t, const char *where, const json_t *object, int64_t id);
 /* From the text of a tokenizer.json. */

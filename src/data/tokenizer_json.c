@@ -23,7 +23,7 @@ static const char *where_is(char where[WHERE_BYTES], const char *path, const cha
     return where;
 }
 
-static enum err get_bool(const char *where, const json_t *object, const char *key, bool usual, bool *out)
+enum err tokenizer_flag(const char *where, const json_t *object, const char *key, bool usual, bool *out)
 {
     const json_t *value = json_object_get(object, key);
     *out = value == NULL || json_is_null(value) ? usual : json_is_true(value);
@@ -104,8 +104,8 @@ static enum err parse_model(struct tokenizer *t, const char *path, const json_t 
     }
     TRY(check_affix(path, model, "continuing_subword_prefix"));
     TRY(check_affix(path, model, "end_of_word_suffix"));
-    TRY(get_bool(where_is(where, path, "model"), model, "byte_fallback", false, &fallback));
-    TRY(get_bool(where, model, "ignore_merges", false, &t->bpe.ignore_merges));
+    TRY(tokenizer_flag(where_is(where, path, "model"), model, "byte_fallback", false, &fallback));
+    TRY(tokenizer_flag(where, model, "ignore_merges", false, &t->bpe.ignore_merges));
     TRY(tokenizer_parse_tokens(t, where_is(where, path, "model.vocab"), json_object_get(model, "vocab")));
     if (t->bpe.missing > 0 && fallback) {
         return FAIL(ERR_DATA, "%s: model.byte_fallback: needs the tokens <0x00> to <0xFF> of SentencePiece models" HINT,
@@ -158,11 +158,11 @@ enum err tokenizer_add_json(struct tokenizer *t, const char *where, const json_t
     struct added_token token = { .text = (char *)json_string_value(content), .bytes = json_string_length(content) };
     int64_t wide = own != NULL ? json_integer_value(own) : id;
     token.id = wide < 0 ? -1 : wide > INT32_MAX ? INT32_MAX : (int32_t)wide;
-    TRY(get_bool(where, object, "special", false, &token.special));
-    TRY(get_bool(where, object, "normalized", !token.special, &token.normalized));
-    TRY(get_bool(where, object, "lstrip", false, &token.lstrip));
-    TRY(get_bool(where, object, "rstrip", false, &token.rstrip));
-    TRY(get_bool(where, object, "single_word", false, &token.single_word));
+    TRY(tokenizer_flag(where, object, "special", false, &token.special));
+    TRY(tokenizer_flag(where, object, "normalized", !token.special, &token.normalized));
+    TRY(tokenizer_flag(where, object, "lstrip", false, &token.lstrip));
+    TRY(tokenizer_flag(where, object, "rstrip", false, &token.rstrip));
+    TRY(tokenizer_flag(where, object, "single_word", false, &token.single_word));
     const struct added_token *same = added_find(&t->added, token.text, token.bytes);
     if (own == NULL && same != NULL) {
         char quote[96];

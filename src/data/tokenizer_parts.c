@@ -12,12 +12,6 @@ static const char *text_at(const json_t *object, const char *key)
     return text != NULL ? text : "";
 }
 
-static bool flag_at(const json_t *object, const char *key, bool usual)
-{
-    const json_t *value = json_object_get(object, key);
-    return json_is_boolean(value) ? json_is_true(value) : usual;
-}
-
 static enum err parse_behavior(const char *where, const json_t *pre, enum step_behavior *out)
 {
     static const struct {
@@ -46,7 +40,7 @@ static enum err parse_split(const char *where, const json_t *pre, struct pretoke
     const json_t *pattern = json_object_get(pre, "pattern");
     const json_t *regex = json_object_get(pattern, "Regex"), *string = json_object_get(pattern, "String");
     TRY(parse_behavior(where, pre, &step->behavior));
-    step->invert = flag_at(pre, "invert", false);
+    TRY(tokenizer_flag(where, pre, "invert", false, &step->invert));
     if (json_is_string(string)) {
         step->kind = STEP_STRING;
         return buf_add(&step->string, json_string_value(string), json_string_length(string));
@@ -65,14 +59,16 @@ static enum err parse_step(struct pretoken *p, const char *where, const json_t *
 {
     char quote[96];
     const char *type = text_at(pre, "type");
+    bool flag;
     if (p->steps >= PRETOKEN_STEPS) {
         return FAIL(ERR_DATA, "%s: more than %d steps", where, PRETOKEN_STEPS);
     }
     struct pretoken_step *step = &p->step[p->steps++];
     if (strcmp(type, "ByteLevel") == 0) {
         step->kind = STEP_BYTELEVEL;
-        step->prefix_space = flag_at(pre, "add_prefix_space", true);
-        step->scanner = flag_at(pre, "use_regex", true) ? SCANNER_GPT2 : SCANNER_NONE;
+        TRY(tokenizer_flag(where, pre, "add_prefix_space", true, &step->prefix_space));
+        TRY(tokenizer_flag(where, pre, "use_regex", true, &flag));
+        step->scanner = flag ? SCANNER_GPT2 : SCANNER_NONE;
         return OK;
     }
     if (strcmp(type, "Split") == 0) {
@@ -80,7 +76,8 @@ static enum err parse_step(struct pretoken *p, const char *where, const json_t *
     }
     if (strcmp(type, "Digits") == 0) {
         step->kind = STEP_DIGITS;
-        step->behavior = flag_at(pre, "individual_digits", false) ? STEP_ISOLATED : STEP_CONTIGUOUS;
+        TRY(tokenizer_flag(where, pre, "individual_digits", false, &flag));
+        step->behavior = flag ? STEP_ISOLATED : STEP_CONTIGUOUS;
         return OK;
     }
     if (strcmp(type, "Punctuation") == 0) {

@@ -107,13 +107,14 @@ enum err tokenizer_parse_vocab(struct tokenizer *t, const char *folder, const st
     snprintf(where, sizeof(where), "%s/%s", folder, merges->name);
     TRY_OUT(parse_merges(t, where, merges->text.data, merges->text.bytes));
     t->nfc = class->nfc;
-    const json_t *prefix = json_object_get(config, "add_prefix_space");
     t->pre.steps = 1;
-    t->pre.step[0] = (struct pretoken_step){ .kind = STEP_BYTELEVEL, .prefix_space = json_is_true(prefix),
-                                             .scanner = class->scanner };
+    t->pre.step[0] = (struct pretoken_step){ .kind = STEP_BYTELEVEL, .scanner = class->scanner };
+    snprintf(where, sizeof(where), "%s/tokenizer_config.json", folder);
+    TRY_OUT(tokenizer_flag(where, config, "add_prefix_space", false, &t->pre.step[0].prefix_space));
     if (json_is_object(json_object_get(config, "added_tokens_decoder"))) {
         TRY_OUT(tokenizer_parse_decoder(t, folder, config));
     } else {
+        snprintf(where, sizeof(where), "%s/%s", folder, vocab->name);
         TRY_OUT(add_usual(t, where));
     }
     if (config == NULL) {
