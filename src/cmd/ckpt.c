@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "ckpt/ckpt.h"
 #include "cmd/cmd.h"
+#include "conf/scalar.h"
 
 static const char usage[] =
     "usage: invar ckpt show CHECKPOINT      every tensor with shape, type and hash, then the other files\n"
@@ -91,6 +92,10 @@ enum err cmd_ckpt(int argc, char **argv)
         }
         return actions[i].run(argv + 2, quiet);
     }
-    return FAIL(ERR_USAGE, "ckpt: %s%s%s, expected show, verify, hash or diff | see `invar ckpt --help`",
-                rest > 0 ? "\"" : "", rest > 0 ? argv[1] : "no action is given", rest > 0 ? "\" is no action" : "");
+    if (rest == 0) {
+        return FAIL(ERR_USAGE,
+                    "ckpt: no action is given, expected show, verify, hash or diff | see `invar ckpt --help`");
+    }
+    return FAIL(ERR_USAGE, "ckpt: %s is no action, expected show, verify, hash or diff | see `invar ckpt --help`",
+                scalar_quote(argv[1], strlen(argv[1])).text);
 }

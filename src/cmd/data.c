@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "base/pool.h"
 #include "cmd/cmd.h"
+#include "conf/scalar.h"
 #include "data/build.h"
 #include "data/store.h"
 
@@ -297,10 +298,10 @@ enum err cmd_data(int argc, char **argv)
             return verbs[i].run(argc - 1, argv + 1);
         }
     }
-    if (argc > 1 && strcmp(argv[1], "--help") != 0) {
+    if (argc > 1 && strcmp(argv[1], "--help") != 0 && strcmp(argv[1], "-h") != 0) {
         return FAIL(ERR_USAGE,
-                    "data: \"%s\", build, verify, show or train-tokenizer was expected | see `invar data --help`",
-                    argv[1]);
+                    "data: %s, build, verify, show or train-tokenizer was expected | see `invar data --help`",
+                    scalar_quote(argv[1], strlen(argv[1])).text);
     }
     printf("usage: invar data VERB ...   (invar data VERB --help)\n\n");
     for (size_t i = 0; i < COUNT(verbs); i++) {

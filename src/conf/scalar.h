@@ -1,5 +1,5 @@
 /* Scalars of a configuration, read strictly: a number is a number as everyone writes it, or an error that says what was
- * found. Private to conf/. */
+ * found. For conf/, and for the flags of commands. */
 #ifndef CONF_SCALAR_H
 #define CONF_SCALAR_H
 
