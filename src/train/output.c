@@ -26,8 +26,8 @@ enum err output_lock(const struct conf *c, int *lock)
         return OK;
     }
     if (errno == EWOULDBLOCK) {
-        return FAIL(ERR_USAGE, "output_dir %s: another run is writing to it | wait until it has ended, or choose another "
-                               "folder", c->output_dir);
+        return FAIL(ERR_USAGE, "output_dir %s: another run is writing to it | wait until it has ended, or choose "
+                               "another folder", c->output_dir);
     }
     log_warning("output_dir %s cannot be locked (%s): a second run that writes to it would not be noticed",
                 c->output_dir, strerror(errno)); /* some network file systems */
