@@ -166,16 +166,4 @@ static inline void assert_no_leftovers(const char *prefix)
     }
 }
 
-/* As TEST_MAIN, with the folder made before and removed after. */
-#define RUN_IN_FOLDER(tests, argc, argv)                                                                               \
-    (cmocka_set_test_filter((argc) > 1 ? pattern_of((argv)[1]) : "*"),                                                 \
-     cmocka_run_group_tests(tests, make_folder, remove_folder))
-
-static inline const char *pattern_of(const char *part)
-{
-    static char pattern[256];
-    snprintf(pattern, sizeof(pattern), "*%s*", part);
-    return pattern;
-}
-
 #endif

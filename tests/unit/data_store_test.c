@@ -668,7 +668,4 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(evaluation_counts_each_token_once),
 };
 
-int main(int argc, char **argv)
-{
-    return RUN_IN_FOLDER(tests, argc, argv);
-}
+TEST_GROUP(tests, make_folder, remove_folder)

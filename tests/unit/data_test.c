@@ -561,7 +561,4 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(build_fails_cleanly_when_the_disk_is_full),
 };
 
-int main(int argc, char **argv)
-{
-    return RUN_IN_FOLDER(tests, argc, argv);
-}
+TEST_GROUP(tests, make_folder, remove_folder)

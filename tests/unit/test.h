@@ -7,21 +7,45 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
 #include "base/err.h"
 
-#define TEST_MAIN(tests)                                                                           \
+/* Limits the run to tests whose name contains argv[1]; returns how many there are: none is a mistyped name. */
+static inline size_t tests_chosen(const struct CMUnitTest *tests, size_t count, int argc, char **argv)
+{
+    static char pattern[256];
+    if (argc < 2) {
+        return count;
+    }
+    snprintf(pattern, sizeof(pattern), "*%s*", argv[1]);
+    cmocka_set_test_filter(pattern);
+    size_t chosen = 0;
+    for (size_t i = 0; i < count; i++) {
+        chosen += strstr(tests[i].name, argv[1]) != NULL;
+    }
+    if (chosen == 0) {
+        fprintf(stderr, "no test has \"%s\" in its name; there are:\n", argv[1]);
+        for (size_t i = 0; i < count; i++) {
+            fprintf(stderr, "  %s\n", tests[i].name);
+        }
+    }
+    return chosen;
+}
+
+#define TEST_GROUP(tests, setup, teardown)                                                         \
     int main(int argc, char **argv)                                                                \
     {                                                                                              \
-        char pattern[256];                                                                         \
-        if (argc > 1) {                                                                            \
-            snprintf(pattern, sizeof(pattern), "*%s*", argv[1]);                                   \
-            cmocka_set_test_filter(pattern);                                                       \
+        if (tests_chosen(tests, sizeof(tests) / sizeof((tests)[0]), argc, argv) == 0) {            \
+            return 2;                                                                              \
         }                                                                                          \
-        return cmocka_run_group_tests(tests, NULL, NULL);                                          \
+        return cmocka_run_group_tests(tests, setup, teardown);                                     \
     }
+
+#define TEST_MAIN(tests) TEST_GROUP(tests, NULL, NULL)
 
 /* Fails with the recorded message when the call did not succeed. */
 #define assert_ok(expr)                                                                            \

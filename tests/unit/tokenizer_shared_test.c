@@ -291,7 +291,4 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tokenizers_of_other_kinds_are_refused_by_name),
 };
 
-int main(int argc, char **argv)
-{
-    return RUN_IN_FOLDER(tests, argc, argv);
-}
+TEST_GROUP(tests, make_folder, remove_folder)

@@ -506,7 +506,4 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(mutations_never_crash),
 };
 
-int main(int argc, char **argv)
-{
-    return RUN_IN_FOLDER(tests, argc, argv);
-}
+TEST_GROUP(tests, make_folder, remove_folder)

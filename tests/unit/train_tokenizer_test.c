@@ -235,7 +235,4 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(faults_are_told_before_anything_is_written),
 };
 
-int main(int argc, char **argv)
-{
-    return RUN_IN_FOLDER(tests, argc, argv);
-}
+TEST_GROUP(tests, make_folder, remove_folder)
