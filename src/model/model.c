@@ -202,11 +202,11 @@ static void add_losses(struct model *m, uint64_t rows, const int32_t *target, st
 {
     for (uint64_t r = 0; r < rows; r++) {
         if (target[r] >= 0) {
-            loss->sum += fixed_from_loss(m->row_loss[r], &m->bad);
+            loss->sum += fixed_from_loss(m->row_loss[r], &loss->undefined);
             loss->tokens++;
         }
     }
-    loss->bad = loss->bad || m->bad;
+    loss->bad = loss->bad || m->bad || loss->undefined;
     m->bad = false;
 }
 

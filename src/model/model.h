@@ -31,6 +31,7 @@ struct model_loss {
     int64_t sum;      /* units of 2^-28 nat */
     uint64_t tokens;  /* counted tokens */
     bool bad;         /* a loss was not finite, or a gradient left the integers' range */
+    bool undefined;   /* a loss was not finite (or above 2^20 nats): the sum is without it */
 };
 
 /* Describe the model; nothing big is allocated. `k` must outlive it. */

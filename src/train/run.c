@@ -4,6 +4,8 @@
 #include "train/output.h"
 #include "train/trainer.h"
 
+#define REJECTED_MAX 5u /* steps in a row that may be rejected before the run gives up */
+
 /* Everything that is allocated for the run: the arena and the packing buffers. */
 static uint64_t planned_bytes(const struct trainer *t)
 {
@@ -123,6 +125,18 @@ static enum err save(struct trainer *t, struct log_progress *p)
     return OK;
 }
 
+/* A run that only rejects steps learns nothing: it ends, after the last of them is in the log. */
+static enum err check_rejected(const struct trainer *t)
+{
+    if (t->rejected_in_a_row < REJECTED_MAX) {
+        return OK;
+    }
+    return FAIL(ERR_RUN,
+                "step %llu: %u steps in a row had a loss or gradient that is not finite or leaves the range of "
+                "grad_scale_log2 %lld | lower learning_rate, or start again from an earlier checkpoint",
+                (unsigned long long)t->step, t->rejected_in_a_row, (long long)t->conf->grad_scale_log2);
+}
+
 static enum err loop(struct trainer *t, const volatile sig_atomic_t *stop, struct log_progress *p)
 {
     const struct conf *c = t->conf;
@@ -133,6 +147,7 @@ static enum err loop(struct trainer *t, const volatile sig_atomic_t *stop, struc
         TRY(trainer_step(t, &r));
         double per_step = (log_seconds() - started) / (double)(t->step - first);
         TRY(report_step(t, &r, p, per_step * (double)(c->max_steps - t->step)));
+        TRY(check_rejected(t));
         if (t->eval_data != NULL && due(t->step, c->eval_steps, c->max_steps)) {
             TRY(validate(t, p));
         }

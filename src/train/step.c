@@ -1,10 +1,10 @@
 /* Why this exists: the step itself: batch -> model -> loss, gradients -> new weights. Everything before the division by
  * the counted tokens is an exact integer, so micro-batches cannot change a bit. */
+#include <math.h>
+
 #include "base/fixed.h"
 #include "train/schedule.h"
 #include "train/trainer.h"
-
-#define REJECTED_MAX 5u /* steps in a row that may be rejected before the run gives up */
 
 /* Forward and backward of the global batch, one micro-batch after the other. Sample i of step s (from 1) is number
  * (s - 1) * global_batch + i of the run. */
@@ -22,19 +22,14 @@ static enum err accumulate(struct trainer *t, struct model_loss *loss)
 }
 
 /* The step is rejected in the same way on every layout: the weights stay as they are. */
-static enum err reject(struct trainer *t, struct step_report *r)
+static void reject(struct trainer *t, struct step_report *r, const struct model_loss *loss)
 {
     r->rejected = true;
     r->state_hash = t->state_hash;
+    r->loss = loss->undefined ? NAN : r->loss; /* what is left of the sums would look like a loss and a norm */
+    r->grad_norm = NAN;
     optimizer_zero_grads(t->model);
     t->rejected_in_a_row++;
-    if (t->rejected_in_a_row >= REJECTED_MAX) {
-        return FAIL(ERR_RUN,
-                    "step %llu: %u steps in a row had a loss or gradient that is not finite or leaves the range of "
-                    "grad_scale_log2 %lld | lower learning_rate, or start again from an earlier checkpoint",
-                    (unsigned long long)r->step, t->rejected_in_a_row, (long long)t->conf->grad_scale_log2);
-    }
-    return OK;
 }
 
 enum err trainer_step(struct trainer *t, struct step_report *r)
@@ -52,7 +47,7 @@ enum err trainer_step(struct trainer *t, struct step_report *r)
     r->loss = fixed_to_loss(loss.sum) / (double)loss.tokens;
     r->grad_norm = optimizer_grad_norm(t->model, t->kern, (int32_t)c->grad_scale_log2, loss.tokens, &loss.bad);
     if (loss.bad) {
-        TRY(reject(t, r));
+        reject(t, r, &loss);
     } else {
         const struct optimizer_update u = { .step = r->step, .tokens = r->tokens, .lr = r->lr,
                                             .grad_norm = r->grad_norm };

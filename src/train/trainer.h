@@ -38,7 +38,7 @@ struct trainer {
 
 struct step_report {
     uint64_t step, tokens;   /* counted tokens of this step */
-    double loss, grad_norm, lr;
+    double loss, grad_norm, lr; /* rejected: grad_norm is NaN, and loss when that is not finite */
     uint64_t state_hash;
     bool rejected;           /* a gradient or loss left its range: weights unchanged */
     double seconds;
@@ -51,10 +51,11 @@ struct step_report {
 MUST_USE enum err trainer_open(struct trainer *t, struct conf *conf);
 void trainer_close(struct trainer *t);
 /* One optimizer step: accumulate gradients of the global batch, norm, clip, AdamW. A step whose loss or gradient is not
- * finite or leaves its range is rejected: the weights stay, r->rejected says so. ERR_RUN: the fifth one in a row. */
+ * finite or leaves its range is rejected: the weights stay, r->rejected says so. */
 MUST_USE enum err trainer_step(struct trainer *t, struct step_report *r);
 /* Prints the configuration, makes the run's folder, then steps until max_steps with evaluation, saving and reports.
- * When *stop becomes non-zero the run saves after the step it is in and returns ERR_INTERRUPT. */
+ * When *stop becomes non-zero the run saves after the step it is in and returns ERR_INTERRUPT. ERR_RUN: five steps in
+ * a row were rejected. */
 MUST_USE enum err trainer_run(struct trainer *t, const volatile sig_atomic_t *stop);
 /* Write checkpoints/step-N (state.c, as the rest of this file). */
 MUST_USE enum err trainer_save(struct trainer *t);
