@@ -10,7 +10,8 @@ MUST_USE enum err output_lock(const struct conf *c, int *lock);
 /* A folder with a run in it is continued or replaced only when the user says so. */
 MUST_USE enum err output_check(const struct conf *c, const char *checkpoints);
 /* `folder` is the checkpoint the run goes on from, `step` its step. When the user named one of this output_dir, no
- * later one may be there: `latest` would go on from that one, which belongs to work that is done again in another way. */
+ * later one may be there: `latest` would go on from that one, which belongs to work that is done again in another
+ * way. */
 MUST_USE enum err output_check_later(const struct conf *c, const char *checkpoints, const char *folder, uint64_t step);
 
 #endif
