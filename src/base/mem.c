@@ -55,18 +55,52 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
+/* A number in a file of /proc or /sys that stands behind `key` ("" for the first of the file), times `unit`. */
+static uint64_t system_number(const char *path, const char *key, uint64_t unit, uint64_t fallback)
+{
+    FILE *f = fopen(path, "r");
+    char line[256];
+    unsigned long long value;
+    uint64_t found = fallback;
+    while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
+        if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%llu", &value) == 1) {
+            found = value > UINT64_MAX / unit ? UINT64_MAX : value * unit;
+            break;
+        }
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    return found;
+}
+
+uint64_t mem_available_bytes(void)
+{
+    uint64_t ram = system_number("/proc/meminfo", "MemAvailable:", 1024, UINT64_MAX);
+    uint64_t swap = system_number("/proc/meminfo", "SwapFree:", 1024, 0);
+    uint64_t limit = system_number("/sys/fs/cgroup/memory.max", "", 1, UINT64_MAX); /* "max": no limit */
+    uint64_t used = system_number("/sys/fs/cgroup/memory.current", "", 1, 0);
+    uint64_t group = limit > used ? limit - used : 0;
+    uint64_t machine = ram > UINT64_MAX - swap ? UINT64_MAX : ram + swap;
+    return group < machine ? group : machine;
+}
+
 enum err mem_big_alloc(void **out, size_t bytes)
 {
-    bool possible = bytes <= SIZE_MAX - 2 * HUGE_BYTES;
-    size_t rounded = possible ? round_up(bytes > 0 ? bytes : 1, HUGE_BYTES) : 0;
+    uint64_t available = mem_available_bytes();
     *out = NULL;
-    unsigned char *raw = !possible ? MAP_FAILED
-                                   : mmap(NULL, rounded + HUGE_BYTES, PROT_READ | PROT_WRITE,
-                                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (bytes > available || bytes > SIZE_MAX - 2 * HUGE_BYTES) {
+        return FAIL(ERR_RESOURCE, "out of memory: %.2f GB%s are needed at once, %.2f GB are available | use a "
+                                  "smaller model, micro_batch_size or seq_length, or free memory",
+                    (double)bytes * 1e-9, bytes == SIZE_MAX ? " or more" : "", (double)available * 1e-9);
+    }
+    size_t rounded = round_up(bytes > 0 ? bytes : 1, HUGE_BYTES);
+    unsigned char *raw =
+        mmap(NULL, rounded + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED) {
-        return FAIL(ERR_RESOURCE, "out of memory: a block of %zu bytes%s was refused by the system | use "
-                                  "a smaller model, micro_batch_size or seq_length",
-                    bytes, possible ? "" : " or more");
+        return FAIL(ERR_RESOURCE, "out of memory: a block of %zu bytes was refused by the system | use a smaller "
+                                  "model, micro_batch_size or seq_length",
+                    bytes);
     }
     /* Trim to a 2-MB aligned block so that mem_big_free can unmap it exactly. */
     size_t head = (HUGE_BYTES - (uintptr_t)raw % HUGE_BYTES) % HUGE_BYTES;
@@ -130,14 +164,5 @@ size_t mem_mul(size_t a, size_t b)
 /* Without stdio, which would allocate: this is asked in every step. */
 uint64_t mem_peak_bytes(void)
 {
-    char text[4096];
-    int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return 0;
-    }
-    ssize_t got = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    text[got > 0 ? got : 0] = '\0';
-    const char *peak = strstr(text, "VmHWM:");
-    return peak != NULL ? (uint64_t)strtoull(peak + strlen("VmHWM:"), NULL, 10) * 1024 : 0;
+    return system_number("/proc/self/status", "VmHWM:", 1024, 0);
 }

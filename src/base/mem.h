@@ -14,6 +14,9 @@ MUST_USE enum err mem_grow(void **array, size_t *capacity, size_t need, size_t s
 /* A heap copy of `bytes` bytes plus a terminating zero. */
 MUST_USE enum err mem_copy_string(char **out, const char *text, size_t bytes);
 
+/* Bytes this process can still get without the system running out: free memory and swap, cut by the cgroup's limit;
+ * UINT64_MAX when unknown. */
+uint64_t mem_available_bytes(void);
 /* A block of zeroed memory aligned to 2 MB, on huge pages where the system gives them. */
 MUST_USE enum err mem_big_alloc(void **out, size_t bytes);
 void mem_big_free(void *block, size_t bytes);

@@ -10,8 +10,7 @@ enum rng_purpose {
     RNG_INIT = 1,     /* counter: tensor id, element / 4 */
     RNG_SHUFFLE = 2,  /* round keys of the order of an epoch */
     RNG_SAMPLE = 3,   /* generation: token position */
-    RNG_DROPOUT = 4,  /* counter: step, site, row, column / 4 */
-    RNG_TEST = 5,
+    RNG_TEST = 4,
 };
 
 struct rng_block {

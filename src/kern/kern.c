@@ -51,11 +51,6 @@ enum isa kern_isa(const struct kern *k)
     return k->isa;
 }
 
-struct pool *kern_pool(const struct kern *k)
-{
-    return k->pool;
-}
-
 uint64_t kern_workspace_bytes(uint32_t threads)
 {
     return gemm_workspace_bytes(threads) + attention_workspace_bytes(threads);

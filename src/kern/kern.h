@@ -30,7 +30,6 @@ const char *kern_isa_name(enum isa isa);
 MUST_USE enum err kern_new(struct kern **out, enum isa isa, struct pool *pool);
 void kern_free(struct kern *k);
 enum isa kern_isa(const struct kern *k);
-struct pool *kern_pool(const struct kern *k);
 /* Bytes of packing buffers kern_new allocates for `threads` threads: part of the memory plan. */
 uint64_t kern_workspace_bytes(uint32_t threads);
 /* GFLOP/s of independent fp32 fused multiply-adds, all threads, best of a few runs of some milliseconds. */

@@ -76,23 +76,6 @@ V16_INLINE struct v16 v16_log(struct v16 x)
     return v16_select(v16_lt(x, v16_set1(__builtin_inff())), y, x);
 }
 
-/* Hyperbolic tangent, at most 2 ulp everywhere. a = |x| < 0.625: a + a^3 P(a^2); above: 1 - 2 / (e^2a + 1);
- * then the sign of x. */
-V16_INLINE struct v16 v16_tanh(struct v16 x)
-{
-    struct v16 size = v16_abs(x), square = v16_mul(x, x);
-    struct v16 p = v16_set1(0x1.18e1acp-9f);
-    p = v16_fma(p, square, v16_set1(-0x1.0bf4eep-7f));
-    p = v16_fma(p, square, v16_set1(0x1.638b56p-6f));
-    p = v16_fma(p, square, v16_set1(-0x1.b9ee90p-5f));
-    p = v16_fma(p, square, v16_set1(0x1.111066p-3f));
-    p = v16_fma(p, square, v16_set1(-0x1.555554p-2f));
-    struct v16 near = v16_fma(v16_mul(p, square), size, size);
-    struct v16 e = v16_exp(v16_add(size, size));
-    struct v16 far = v16_sub(v16_set1(1.0f), v16_div(v16_set1(2.0f), v16_add(e, v16_set1(1.0f))));
-    return v16_with_sign(v16_select(v16_lt(size, v16_set1(0.625f)), near, far), x);
-}
-
 /* 1 / (1 + e^-x), at most 3 ulp. */
 V16_INLINE struct v16 v16_sigmoid(struct v16 x)
 {

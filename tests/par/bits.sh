@@ -70,13 +70,21 @@ isas() {
 killed() {
     name="$1 killed and resumed"
     wanted "$name" || return 0
-    "$invar" train "$here/$1.yaml" --data_path data --output_dir "$1-killed" --save_steps 1 >"$1-killed.log" 2>&1 &
-    pid=$!
-    while [ ! -e "$1-killed/checkpoints/step-2" ] && kill -0 $pid 2>/dev/null; do
-        sleep 0.01
+    for attempt in 1 2 3 4 5 6 7 8; do # the kill must come before the end
+        rm -rf "$1-killed"
+        "$invar" train "$here/$1.yaml" --data_path data --output_dir "$1-killed" --save_steps 1 >"$1-killed.log" 2>&1 &
+        pid=$!
+        while [ ! -e "$1-killed/checkpoints/step-2" ] && kill -0 $pid 2>/dev/null; do
+            sleep 0.01
+        done
+        kill -9 $pid 2>/dev/null
+        wait $pid 2>/dev/null
+        [ -e "$1-killed/checkpoints/step-10" ] || break
     done
-    kill -9 $pid 2>/dev/null
-    wait $pid 2>/dev/null
+    if [ -e "$1-killed/checkpoints/step-10" ]; then
+        report 1 "$name" "each of $attempt runs ended before it could be killed"
+        return
+    fi
     train "$1" "$1-killed" --save_steps 1 --resume_from_checkpoint latest
     check "$name" "$1" "$1-killed"
 }

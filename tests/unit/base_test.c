@@ -135,7 +135,7 @@ static void a_plan_beyond_all_memory_is_an_error(void **state)
     assert_int_equal(a.used, SIZE_MAX);
     arena_take(&a, 3, 1); /* and does not wrap to a small one */
     assert_int_equal(a.used, SIZE_MAX);
-    assert_fails(ERR_RESOURCE, "or more was refused", arena_back(&a));
+    assert_fails(ERR_RESOURCE, "are needed at once", arena_back(&a));
     arena_release(&a);
 }
 

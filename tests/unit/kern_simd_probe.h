@@ -26,7 +26,6 @@ enum probe_op {
     PROBE_EXP,
     PROBE_EXP_LOW, /* of min(a, 88) */
     PROBE_LOG,
-    PROBE_TANH,
     PROBE_SIGMOID,
     PROBE_COUNT,
 };
