@@ -1,7 +1,10 @@
 /* Why this exists: the front door: one table of commands, one place where an error becomes a message and an exit code
  * (0 done, 1 the run failed, 2 usage or configuration, 3 damaged input, 4 resources, 5 a peer, 6 interrupted, 70 our
  * bug). */
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include "cmd/cmd.h"
 
@@ -68,10 +71,26 @@ static enum err run(int argc, char **argv)
     return unknown_command(argv[1]);
 }
 
+/* A file opened in the place of a closed standard stream would get the messages meant for that stream. */
+static enum err fill_standard_streams(void)
+{
+    for (int fd = 0; fd <= STDERR_FILENO;) {
+        fd = open("/dev/null", O_RDWR); /* the lowest that is free; above the streams none was */
+        if (fd < 0) {
+            return FAIL(ERR_IO, "/dev/null: cannot be opened: %s", strerror(errno));
+        }
+        if (fd > STDERR_FILENO) {
+            close(fd);
+        }
+    }
+    return OK;
+}
+
 int main(int argc, char **argv)
 {
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of the write, which is reported and cleaned up */
-    enum err err = run(argc, argv);
+    enum err err = fill_standard_streams();
+    err = err == OK ? run(argc, argv) : err;
     /* Output that could not be written (a full disk behind a redirection) must not look like success. */
     bool lost = fflush(stdout) != 0;
     if ((lost || ferror(stdout)) && err == OK) {
