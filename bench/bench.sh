@@ -8,7 +8,7 @@ build=${1:-build}
 ninja -C "$build" benches >/dev/null
 if [ -x "$build/bench_gemm" ]; then
     echo "== matrix products beside oneDNN"
-    "$build/bench_gemm"
+    "$(dirname "$0")/gemm.sh" "$build/bench_gemm"
 fi
 echo "== attention beside the peak"
 "$build/bench_attention"
