@@ -11,7 +11,7 @@
 /* ---- build ---- */
 
 static const char build_usage[] =
-    "invar data build INPUT... --tokenizer T --output PREFIX\n"
+    "usage: invar data build INPUT... --tokenizer T --output PREFIX\n"
     "Text to tokens: writes PREFIX.bin and PREFIX.idx (Megatron format) and PREFIX.json. An input is a .txt file (one\n"
     "document), a .jsonl file (one document per line), either with .gz or .zst, a folder of them, or a pattern.";
 
@@ -101,7 +101,7 @@ out:
 
 /* ---- verify ---- */
 
-static const char verify_usage[] = "invar data verify PREFIX... [--vocab N]\n"
+static const char verify_usage[] = "usage: invar data verify PREFIX... [--vocab N]\n"
                                    "Checks an .idx/.bin pair completely: every count, length, pointer and boundary of "
                                    "the index, the content hash, and\n"
                                    "every token id. The first damage is the error (exit code 3).";
@@ -131,7 +131,7 @@ static enum err verb_verify(int argc, char **argv)
 
 /* ---- show ---- */
 
-static const char show_usage[] = "invar data show PREFIX [--tokenizer T] [--sequences N]\n"
+static const char show_usage[] = "usage: invar data show PREFIX [--tokenizer T] [--sequences N]\n"
                                  "What is in a token store: counts, lengths, and the beginning of the first sequences.";
 
 #define SHOW_TOKENS_MAX 64u
@@ -241,7 +241,7 @@ static enum err verb_show(int argc, char **argv)
 
 /* ---- train-tokenizer ---- */
 
-static const char train_usage[] = "invar data train-tokenizer INPUT... --vocab-size N --output FOLDER\n"
+static const char train_usage[] = "usage: invar data train-tokenizer INPUT... --vocab-size N --output FOLDER\n"
                                   "A byte-level BPE tokenizer with the GPT-2 pre-tokeniser from text; writes a Hugging "
                                   "Face tokenizer.json. The same\n"
                                   "text gives the same tokenizer for any number of threads.";
