@@ -16,7 +16,7 @@ import sys
 # Folder of src/ -> the folders it may include. The one copy of the layer table beside meson.build, which makes it link.
 LAYERS = {
     "base": set(),
-    "conf": {"base"},
+    "conf": {"base", "part"},
     "part": {"base"},
     "kern": {"base"},
     "comm": {"base", "part"},

@@ -59,7 +59,7 @@ enum err cmd_train(int argc, char **argv)
     }
     struct conf conf = { 0 };
     struct findings f = { 0 };
-    enum err err = conf_load(&conf, path, argc - first, argv + first, &f);
+    enum err err = conf_load(&conf, path, argc - first, argv + first, 1, &f);
     findings_print(&f);
     findings_release(&f);
     if (err == OK) {

@@ -7,6 +7,9 @@
 #include "base/err.h"
 #include "conf/finding.h"
 #include "conf/model_conf.h"
+#include "part/layout.h"
+
+#define CONF_STAGES_MAX 1024u /* virtual pipeline stages: pp x pipe_chunks */
 
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_WSD, SCHEDULE_INVERSE_SQRT };
 
@@ -21,7 +24,9 @@ struct conf {
     char *eval_data_path; /* NULL: no validation */
     uint64_t seq_length;
     /* batch and length of the run */
-    uint64_t global_batch_size, micro_batch_size, gradient_accumulation_steps; /* all resolved, global = micro x acc */
+    /* Sequences of a step over all ranks; of one computation; computations of a step on the rank that has most:
+     * ceil(ceil(global / dp) / micro). Ranks may hold unequal numbers, and a last micro-batch may be smaller. */
+    uint64_t global_batch_size, micro_batch_size, gradient_accumulation_steps;
     uint64_t max_steps;       /* 0 until train/ derives it, when num_train_epochs is given */
     double num_train_epochs;  /* 0: not given */
     uint64_t seed, data_seed; /* data_seed defaults to seed */
@@ -40,6 +45,16 @@ struct conf {
     bool overwrite_output_dir;
     /* execution: changes no bit */
     uint64_t threads; /* 0: the cores this process may use */
+    /* how the job is split over the ranks: changes no bit */
+    uint64_t world;          /* ranks of the job; no key */
+    uint64_t tp, pp, cp, dp; /* dp is resolved: tp x pp x cp x dp = world */
+    bool sequence_parallel;  /* only with tp > 1 */
+    enum pipe_schedule pipe_schedule;
+    uint64_t pipe_chunks;                  /* model chunks of a stage: 1 unless interleaved */
+    uint64_t pipe_counts[CONF_STAGES_MAX]; /* layers of virtual stage chunk * pp + stage; their sum is the model's */
+    uint64_t pipe_counts_count;            /* pp x pipe_chunks; 0: not given, as even as can be (part_range) */
+    uint64_t zero_stage;                   /* 0 to 3 */
+    double distributed_timeout;            /* seconds */
     /* identity of the arithmetic */
     uint64_t tp_grain, grad_unit; /* 0 on input: automatic; train/ derives them */
     int64_t grad_scale_log2;      /* the same */
@@ -48,11 +63,12 @@ struct conf {
 };
 
 /* Build from an optional file (path NULL: none) and `--key value` / `--key=value` arguments (argv[0] is the first of
- * them, not the command's name). All errors are collected in `f`; returns ERR_USAGE when there is one, with an empty
+ * them, not the command's name) for a job of `world` ranks. All errors are collected in `f`; returns ERR_USAGE when there is one, with an empty
  * err_message(): the findings say it all, so print them. On success `c` is complete and consistent but for what the
  * rules of train/ set with conf_derive: max_steps is 0 when num_train_epochs was given, and 0 stands for automatic in
  * tp_grain, grad_unit and grad_scale_log2. conf_release frees it in any case. */
-MUST_USE enum err conf_load(struct conf *c, const char *path, int argc, char **argv, struct findings *f);
+MUST_USE enum err conf_load(struct conf *c, const char *path, int argc, char **argv, uint32_t world,
+                        struct findings *f);
 void conf_release(struct conf *c);
 
 /* For what only the data or the model can say (max_steps from num_train_epochs, tp_grain, grad_unit, grad_scale_log2):

@@ -135,9 +135,10 @@ static enum err verdict(enum err err, const struct findings *f)
     return err;
 }
 
-enum err conf_load(struct conf *c, const char *path, int argc, char **argv, struct findings *f)
+enum err conf_load(struct conf *c, const char *path, int argc, char **argv, uint32_t world, struct findings *f)
 {
-    *c = (struct conf){ 0 };
+    *c = (struct conf){ .world = world, .tp = 1, .pp = 1, .cp = 1, .dp = world, .pipe_chunks = 1,
+                        .pipe_schedule = PIPE_1F1B, .distributed_timeout = 30 };
     return verdict(load(c, path, argc, argv, f), f);
 }
 

@@ -18,6 +18,8 @@ struct model_conf {
     double norm_eps;
     double rope_theta;                  /* llama */
     double initializer_range;           /* standard deviation of fresh weights */
+    double resid_dropout, embd_dropout; /* gpt2: rates in [0, 1) of dropout on the residual stream's additions, and on
+                                         * the sum of embeddings */
     bool tied;                          /* the head is the embedding */
     int64_t bos_token_id, eos_token_id; /* -1: none */
 };

@@ -26,7 +26,7 @@ static struct loaded load_bytes(const char *text, size_t bytes, int argc, char *
     assert_non_null(out);
     assert_int_equal(fwrite(text, 1, bytes, out), bytes);
     assert_int_equal(fclose(out), 0);
-    l.err = conf_load(&l.c, FILE_NAME, argc, argv, &l.f);
+    l.err = conf_load(&l.c, FILE_NAME, argc, argv, 1, &l.f);
     unlink(FILE_NAME);
     for (size_t i = 0; i < l.f.count; i++) {
         assert_ok(buf_printf(&l.text, "%s\n", l.f.list[i].text));
@@ -312,12 +312,12 @@ static void a_command_line_is_enough(void **state)
                      "1" };
     struct conf c;
     struct findings f = { 0 };
-    assert_ok(conf_load(&c, NULL, 11, argv, &f));
+    assert_ok(conf_load(&c, NULL, 11, argv, 1, &f));
     assert_int_equal(c.seq_length, 16);
     assert_string_equal(c.output_dir, "runs/run");
     conf_release(&c);
     char *bad[] = { "file.yaml", "--max_steps", "--no_such_key", "3", "-x" };
-    assert_int_equal(conf_load(&c, NULL, 5, bad, &f), ERR_USAGE);
+    assert_int_equal(conf_load(&c, NULL, 5, bad, 1, &f), ERR_USAGE);
     assert_int_equal(f.errors,
                      6); /* two stray words, no value, unknown key, no model, no data; the length is bad, not missing */
     conf_release(&c);
