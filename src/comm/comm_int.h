@@ -1,0 +1,232 @@
+/* The private seam of comm: what its files share and nobody else includes.
+ *
+ * comm.c records and publishes a call, then hands it to the engine of the group: solo (groups of one), shm (all ranks
+ * on one node: threads, or processes with common memory) or the transport's far engine (groups that span nodes). A
+ * transport (threads.c, mpi.c) starts worlds and provides regions of memory that the ranks of a node share.
+ *
+ * A node has one control block (struct comm_node) with a slot for each rank; a rank's slot has a call slot for each of
+ * its groups. Everything others may read while it changes is atomic. Invariants:
+ *   - a call slot is written by its own rank only, by one thread at a time (the rule of comm.h for groups);
+ *   - sig[number % 2] of a collective is complete before `step` counts its first meeting, and stays until every rank of
+ *     the group has arrived at the next collective: each collective begins with a meeting of all its ranks;
+ *   - `failure` goes from 0 to 1 (being written) to 2 (readable) once; every wait of every engine checks it. */
+#ifndef COMM_COMM_INT_H
+#define COMM_COMM_INT_H
+
+#include <stdatomic.h>
+
+#include "comm/comm.h"
+
+#define COMM_GROUPS_MAX 32u   /* groups of a rank, the world included */
+#define COMM_NAME_BYTES 16u   /* of a group's name, in signatures */
+#define COMM_PLACE_BYTES 32u  /* of a file's name, without folders, in signatures */
+#define COMM_WAIT_NS 2000000  /* the longest sleep between two looks at the failure state */
+
+/* ---- signatures ---- */
+
+enum comm_kind {
+    KIND_BARRIER, KIND_AGREE, KIND_BCAST, KIND_GATHER, KIND_ALL_REDUCE, KIND_REDUCE_SCATTER, KIND_ALL_GATHER,
+    KIND_TREE_SUM, KIND_WINDOW, KIND_SPLIT, KIND_SEND, KIND_SENT, KIND_RECV, KIND_COUNT,
+};
+enum comm_type { TYPE_NONE, TYPE_BYTE, TYPE_I64, TYPE_F32, TYPE_COUNT };
+enum comm_op { OP_NONE, OP_SUM, OP_MAX, OP_COUNT };
+
+/* What one call is. Plain bytes, the same in every process: it goes through shared memory, MPI and the flight record.
+ * Two ranks make the same collective call when everything but `number` of a message, file and name is equal. */
+struct comm_sig {
+    uint64_t number; /* collectives: 1 for the group's first; messages: 1 for the group's first of this rank */
+    uint64_t group;  /* id of the group: the same on its ranks, differs between groups of a world */
+    uint64_t count;  /* elements of `type` */
+    uint64_t shape;  /* hash of what else must agree: bounds, element size, rows and columns; 0 when nothing */
+    uint64_t place;  /* hash of file and line */
+    uint32_t line;
+    uint32_t root;   /* root; the other rank of a message; else 0 */
+    uint32_t tag;    /* of a message */
+    uint8_t kind, type, op, pad;
+    char file[COMM_PLACE_BYTES];
+    char name[COMM_NAME_BYTES]; /* of the group */
+};
+#define COMM_SIG_WORDS (sizeof(struct comm_sig) / 8)
+_Static_assert(sizeof(struct comm_sig) % 8 == 0, "signatures are copied as words");
+
+/* "#41 all-gather f32 x 1000 (state.c:210) of group tp"; messages: "recv byte x 64 from 1 tag 7 (pipe.c:33) of ..." */
+#define COMM_SIG_TEXT 160
+void sig_text(const struct comm_sig *sig, char out[COMM_SIG_TEXT]);
+bool sig_equal(const struct comm_sig *a, const struct comm_sig *b);
+
+/* ---- the control block of a node ---- */
+
+enum comm_call_state { CALL_NONE, CALL_EVEN, CALL_ODD, CALL_MESSAGE }; /* which sig is in flight: value - 1 */
+
+/* A rank's calls on one of its groups. */
+struct comm_call_slot {
+    _Alignas(64) _Atomic uint32_t step; /* meetings this rank has arrived at; a futex */
+    _Atomic uint32_t sleepers;          /* ranks asleep on `step` */
+    _Atomic uint32_t state;             /* enum comm_call_state; CALL_NONE: not in a call of this group */
+    _Atomic uint32_t verdict;           /* comm_agree: this rank's enum err */
+    _Atomic uint64_t group;             /* id; 0: slot not used */
+    _Atomic uint64_t calls;             /* collectives begun */
+    _Atomic uint64_t messages;          /* sends, sents and receives begun */
+    _Alignas(64) _Atomic uint64_t sig[3][COMM_SIG_WORDS]; /* collectives by parity of their number; message */
+};
+
+enum comm_presence { RANK_ABSENT, RANK_IN, RANK_LEFT }; /* LEFT: closed its world */
+
+struct comm_rank_slot {
+    _Alignas(64) _Atomic int32_t pid;
+    _Atomic uint32_t presence;
+    _Atomic uint32_t phase, layer;
+    _Atomic uint64_t step;
+    _Atomic uint64_t watch[8]; /* the watchdog's own words (heartbeats and the like) */
+    struct comm_call_slot call[COMM_GROUPS_MAX];
+};
+
+struct comm_node {
+    _Alignas(64) _Atomic uint32_t failure; /* 0, 1 or 2: see above */
+    _Atomic uint32_t rank;                 /* world rank that failed; these four are set when failure is 2 */
+    _Atomic uint32_t err;
+    char message[ERR_MESSAGE_BYTES];       /* without "rank N: " */
+    struct comm_rank_slot slot[];          /* by rank within the node */
+};
+
+/* A consistent copy of what a rank is doing in one of its groups: false when it is in no call there. */
+bool call_slot_read(const struct comm_call_slot *slot, struct comm_sig *out);
+
+/* Record that world rank `rank` failed: the first one told to this node wins. message without "rank N: ". Returns
+ * whether it was the first. Carrying it to other nodes is the transport's (transport->failed). */
+bool node_fail(struct comm_world *w, uint32_t rank, enum err err, const char *message);
+/* The recorded failure as this rank's error: message "rank N: ..." and its code; OK when there is none. */
+MUST_USE enum err node_failure(const struct comm_world *w);
+
+/* ---- shared memory ---- */
+
+/* What another rank of the node needs to map a region: an address for threads; process, descriptor.. for processes. */
+struct comm_handle {
+    uint64_t word[4];
+};
+struct comm_region {
+    unsigned char *base;
+    uint64_t bytes;
+    struct comm_handle handle;
+};
+
+/* Waiting for `*word` to become `target` or more (mod 2^32): a short spin, a few yields, then sleeps on the futex of
+ * at most COMM_WAIT_NS; ends early with the error of a failed rank, and with ERR_PEER when world rank `whom` has left.
+ * futex_post adds 1 to the word and wakes who sleeps. */
+MUST_USE enum err futex_wait_step(struct comm *c, _Atomic uint32_t *word, _Atomic uint32_t *sleepers, uint32_t target,
+                                  uint32_t whom);
+void futex_post(_Atomic uint32_t *word, _Atomic uint32_t *sleepers);
+
+/* ---- engines and transports ---- */
+
+/* One function for each call, on calls that are already checked, recorded and published. Groups have at least 2 ranks
+ * but for the solo engine. The first meeting of a call compares the signatures (c->fresh) before any result is used;
+ * a call made of several (split, window) may use more than one function, later ones find c->fresh false. */
+struct comm_engine {
+    const char *name;
+    /* Collective over the new group c, whose members, sizes and slots are filled in; parent is open. */
+    enum err (*open)(struct comm *c, struct comm *parent);
+    void (*close)(struct comm *c); /* not collective, never waits */
+    enum err (*barrier)(struct comm *c);
+    enum err (*agree)(struct comm *c, enum err mine); /* as comm_agree, the lowest failing rank by group rank */
+    enum err (*bcast)(struct comm *c, uint32_t root, void *buf, uint64_t bytes);
+    enum err (*gather)(struct comm *c, const void *in, uint64_t bytes, void *out);
+    enum err (*sum_i64)(struct comm *c, int64_t *buf, uint64_t n);
+    enum err (*max_f32)(struct comm *c, float *buf, uint64_t n);
+    enum err (*reduce_scatter_i64)(struct comm *c, int64_t *buf, const uint64_t *bounds);
+    enum err (*all_gather)(struct comm *c, void *buf, uint64_t size, const uint64_t *bounds);
+    enum err (*window)(struct comm *c, uint64_t bytes); /* sets c->window[own]; never called with less than before */
+    enum err (*tree_sum)(struct comm *c, const struct comm_tree *t);
+    enum err (*send)(struct comm *c, uint32_t to, uint32_t tag, const void *buf, uint64_t bytes,
+                     struct comm_ticket *ticket);
+    enum err (*sent)(struct comm *c, struct comm_ticket *ticket);
+    enum err (*recv)(struct comm *c, uint32_t from, uint32_t tag, void *buf, uint64_t bytes);
+};
+extern const struct comm_engine solo_engine, shm_engine;
+
+struct comm_transport {
+    const char *name;
+    /* Zeroed memory that other ranks of the node can map by its handle. Not collective. Counted by the caller. */
+    enum err (*region_new)(struct comm_world *w, uint64_t bytes, struct comm_region *out);
+    /* handle and bytes are given: sets base. */
+    enum err (*region_map)(struct comm_world *w, struct comm_region *r);
+    /* On the rank that made it, once all that will map it have: what only served to find it may go. */
+    void (*region_found)(struct comm_world *w, struct comm_region *r);
+    /* Unmap; the memory goes with its last user. */
+    void (*region_free)(struct comm_world *w, struct comm_region *r);
+    const struct comm_engine *far; /* for groups that span nodes; NULL where there is one node */
+    /* Tell other nodes of the failure recorded on this one; may be called by any thread. NULL: one node. */
+    void (*failed)(struct comm_world *w);
+    /* Seeded disturbance, called before a rank publishes and after it wakes; NULL: none. */
+    void (*disturb)(struct comm_world *w);
+    /* The last act of comm_close: groups are closed already; frees the world (threads: only marks it). */
+    void (*close)(struct comm_world *w, enum err err);
+};
+
+/* Recorder and watchdog, from comm_watch on (watchdog.c defines comm_watch and sets comm_world.watch). */
+struct comm_watch_ops {
+    /* Before a call is published; what it returns is given to end. Called by the thread that makes the call. */
+    uint64_t (*begin)(struct comm *c, const struct comm_sig *sig);
+    void (*end)(struct comm *c, uint64_t record, enum err err);
+    void (*phase)(struct comm_world *w, enum comm_phase phase, uint64_t step, uint32_t layer);
+    void (*close)(struct comm_world *w, enum err err); /* first act of comm_close; ends the thread */
+};
+
+/* ---- groups and worlds ---- */
+
+struct comm {
+    struct comm_world *world;
+    const char *name;
+    uint64_t id;
+    uint32_t rank, size;
+    uint32_t *member;                 /* world rank of each */
+    struct comm_call_slot **peer;     /* call slot of each, NULL on other nodes */
+    struct comm_call_slot *own;       /* = peer[rank] */
+    const struct comm_engine *engine;
+    void *state;                      /* the engine's */
+    uint64_t calls, messages, splits; /* made so far; the slot has copies */
+    struct comm_sig sig;              /* of the call in progress; once for each group, as one thread uses it */
+    bool fresh;                       /* its signatures are not compared yet */
+    void **window;                    /* of each member that this rank can read; own one at [rank]; NULL: none yet */
+    uint64_t window_bytes;
+    struct comm *_Atomic next;        /* world->groups: only ever prepended to */
+};
+
+struct comm_world {
+    uint32_t rank, size;
+    uint32_t node, nodes, node_size, node_rank;
+    const uint32_t *node_of, *node_rank_of; /* by world rank; the transport's, live as long as the world */
+    struct comm_node *ctl;
+    struct comm_rank_slot *slot; /* own */
+    const struct comm_transport *transport;
+    void *transport_state;
+    struct comm *all;
+    struct comm *_Atomic groups;
+    _Atomic uint32_t group_count; /* call slots taken */
+    _Atomic uint64_t memory_bytes;
+    _Atomic bool agreed; /* comm_agree gave an error that all ranks have */
+    const struct comm_watch_ops *_Atomic watch;
+    void *watch_state;
+};
+
+/* Bytes of the region a transport gives to world_new: control block, and the `all` group's shared part when the world
+ * has one node. Must be zeroed, and common to the ranks of the node. */
+uint64_t world_region_bytes(uint32_t node_size, uint32_t nodes);
+/* A world of this rank, its `all` group opened: collective over the job for nodes > 1 (far->open). rank .. transport
+ * and transport_state of `def` are set by the caller, ctl = the region above; the rest is zero. */
+MUST_USE enum err world_new(struct comm_world **out, const struct comm_world *def);
+/* Frees groups and world, not the region: for transport->close. */
+void world_free(struct comm_world *w);
+
+/* What every comm_*_at does: sig's kind, type, op, root, tag, count, shape are set; the rest is filled in. */
+MUST_USE enum err call_begin(struct comm *c, const struct comm_sig *what, struct comm_site site);
+/* Ends the call and returns err. */
+enum err call_end(struct comm *c, enum err err);
+
+/* Signatures of all ranks of c, by group rank, differ: records ERR_PEER naming ranks and calls and returns it. */
+enum err call_mismatch(struct comm *c, const struct comm_sig *sigs);
+
+/* mpi.c: a world of the job an MPI launcher started. */
+MUST_USE enum err mpi_world_open(struct comm_world **out);
+
+#endif
