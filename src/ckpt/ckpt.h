@@ -8,11 +8,24 @@
 #include "base/buf.h"
 #include "base/err.h"
 
+/* A piece of a tensor that this rank holds. The tensor is seen as [shape[0]] x [product of the rest]; the piece is the
+ * elements [begin, end), in row-major order inside the box, of rows [row0, row0 + rows) and columns [col0, col0 +
+ * cols). */
+struct ckpt_box {
+    uint64_t row0, rows, col0, cols;
+    uint64_t begin, end;
+    float *data; /* fp32; points at element `begin` */
+};
+
 struct ckpt_tensor {
     const char *name;
-    uint32_t rank;     /* number of dimensions, 1..4 */
+    uint32_t rank; /* number of dimensions, 1..4 */
     uint64_t shape[4];
-    float *data;       /* fp32; const in effect when saving */
+    /* What this rank wants of it when reading; no box: the tensor is known, but not wanted here. Not used when saving:
+     * ckpt_source gives the values. */
+    const struct ckpt_box *boxes;
+    size_t boxes_count;
+    bool optional; /* a file may lack it (lm_head.weight of a tied model); then it has no boxes */
 };
 
 struct ckpt_file {
@@ -26,10 +39,20 @@ struct ckpt_text {
     const char *text;
 };
 
+/* Where the values of tensors that are being saved come from. fetch sets *values to all elements, in row-major order,
+ * of tensor number `tensor` of file number `file`; they must stay until the next call. It is called once for each
+ * tensor, file after file, in each in the order of ckpt_order: so ranks that hold pieces know which tensor is gathered
+ * next. Its error ends the save; after any other error of the save it is not called again. */
+struct ckpt_source {
+    enum err (*fetch)(void *arg, size_t file, size_t tensor, const float **values);
+    void *arg;
+};
+
 struct ckpt_content {
     uint64_t step;
     const struct ckpt_file *files;
     size_t files_count;
+    struct ckpt_source source;
     const struct ckpt_text *texts;
     size_t texts_count;
     /* Called with the folder being written, to add files (the tokenizer); may be NULL. */
@@ -38,6 +61,8 @@ struct ckpt_content {
     uint64_t state_hash; /* recorded in the manifest */
 };
 
+/* order[i]: the number of the tensor that is i-th in a file: ascending name. Pure; the same on every rank. */
+void ckpt_order(const struct ckpt_tensor *tensors, size_t count, size_t *order);
 /* Save to `checkpoints`/step-N, read back and verified (also the state hash, from the tensors of model.safetensors,
  * which must be among the files). An existing step-N is replaced only after the new one is complete. Afterwards deletes
  * the oldest complete checkpoints beyond total_limit (0: keep all); checkpoints of later steps are neither counted nor
@@ -61,11 +86,20 @@ uint64_t ckpt_step(const struct ckpt *c);      /* 0 for a foreign model */
 bool ckpt_has_manifest(const struct ckpt *c);
 uint64_t ckpt_state_hash(const struct ckpt *c); /* as recorded */
 bool ckpt_has_file(const struct ckpt *c, const char *file);
-/* Fill all `tensors` from one tensor file: names and shapes must match exactly; missing, additional and misshaped
- * tensors are all listed in one error. A tensor whose data is NULL is optional: the file may have it or not, and it is
- * not read (e.g. lm_head.weight of a tied model). Verifies each tensor's hash when there is a manifest. BF16 and F16
- * are widened exactly; other types are refused by name. */
+/* Fill the boxes of `tensors` from one tensor file: names and shapes must match exactly, whether they have boxes or
+ * not; missing, additional and misshaped tensors are all listed in one error. With a manifest every tensor is read and
+ * its hash verified, else only those with boxes are read. BF16 and F16 are widened exactly; other types are refused by
+ * name. Not collective: ranks read at the same time, and each verifies all it reads. */
 MUST_USE enum err ckpt_read(struct ckpt *c, const char *file, const struct ckpt_tensor *tensors, size_t count);
+/* Elements of a row of the tensor seen as [shape[0]] x [product of the rest]. */
+uint64_t ckpt_row_length(const struct ckpt_tensor *t);
+/* The box that is all of the tensor. */
+struct ckpt_box ckpt_box_whole(const struct ckpt_tensor *t, float *data);
+/* Put a piece into the whole tensor `full`, whose rows have row_length elements. */
+void ckpt_box_store(const struct ckpt_box *b, uint64_t row_length, float *full);
+/* Fill a piece with what `values`, elements [first, first + count) of the tensor, has of it: in one call from the whole
+ * tensor, or in several from a tensor that passes by in blocks. */
+void ckpt_box_load(const struct ckpt_box *b, uint64_t row_length, uint64_t first, uint64_t count, const float *values);
 /* The text of a file of the folder, verified against the manifest. */
 MUST_USE enum err ckpt_read_text(struct ckpt *c, const char *name, struct buf *out);
 /* Verify everything: sizes, hashes, header rules, state hash. Of a run: each of its checkpoints. Unless quiet, one line

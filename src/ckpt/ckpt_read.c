@@ -99,8 +99,8 @@ static const char *probable_name(const struct match *m, const struct ckpt_tensor
 static enum err compare_one(struct match *m, const struct ckpt_tensor *want)
 {
     const struct st_tensor *have = st_find(m->file, want->name);
-    if (want->data == NULL) {
-        return OK; /* optional: there or not, it is not read */
+    if (have == NULL && want->optional) {
+        return OK;
     }
     if (have == NULL) {
         const char *other = m->missing.count < LISTED_MAX ? probable_name(m, want) : NULL;
@@ -169,6 +169,33 @@ static enum err match_names(const struct st_file *file, const struct ckpt_tensor
     return err;
 }
 
+static bool inside(const struct ckpt_box *b, const struct ckpt_tensor *t)
+{
+    uint64_t rows = t->shape[0], cols = ckpt_row_length(t);
+    return b->row0 <= rows && b->rows <= rows - b->row0 && b->col0 <= cols && b->cols <= cols - b->col0;
+}
+
+/* Read one tensor of the file into the boxes of `want`. listed: the file's entry in the manifest, or NULL. */
+static enum err read_one(const struct st_file *f, const struct ckpt_tensor *want, const struct manifest_file *listed)
+{
+    struct st_tensor *t = st_find(f, want->name);
+    BUG_IF(want->optional && want->boxes_count > 0);
+    for (size_t i = 0; i < want->boxes_count; i++) {
+        BUG_IF(!inside(&want->boxes[i], want));
+    }
+    if (t == NULL || (want->boxes_count == 0 && listed == NULL)) {
+        return OK;
+    }
+    TRY(st_load(f, t, want->boxes, want->boxes_count));
+    const char *saved = listed != NULL ? listed->tensors[t - f->tensors].hash : t->hash;
+    if (strcmp(t->hash, saved) != 0) {
+        return FAIL(ERR_DATA, "%s: %.200s (bytes %" PRIu64 " to %" PRIu64 "): hash %s, the manifest says %s | the file "
+                    "was damaged after it was saved: use another checkpoint", f->path, t->name,
+                    f->data_start + t->begin, f->data_start + t->end, t->hash, saved);
+    }
+    return OK;
+}
+
 enum err ckpt_read(struct ckpt *c, const char *file, const struct ckpt_tensor *tensors, size_t count)
 {
     struct st_file f;
@@ -177,18 +204,7 @@ enum err ckpt_read(struct ckpt *c, const char *file, const struct ckpt_tensor *t
     TRY_OUT(match_names(&f, tensors, count));
     const struct manifest_file *listed = c->has_manifest ? manifest_find(&c->manifest, file) : NULL;
     for (size_t i = 0; i < count; i++) {
-        struct st_tensor *t = tensors[i].data != NULL ? st_find(&f, tensors[i].name) : NULL;
-        if (t == NULL) {
-            continue;
-        }
-        TRY_OUT(st_load(&f, t, tensors[i].data));
-        const char *saved = listed != NULL ? listed->tensors[t - f.tensors].hash : t->hash;
-        if (strcmp(t->hash, saved) != 0) {
-            err = FAIL(ERR_DATA, "%s: %.200s (bytes %" PRIu64 " to %" PRIu64 "): hash %s, the manifest says %s | the "
-                       "file was damaged after it was saved: use another checkpoint", f.path, t->name,
-                       f.data_start + t->begin, f.data_start + t->end, t->hash, saved);
-            goto out;
-        }
+        TRY_OUT(read_one(&f, &tensors[i], listed));
     }
 out:
     st_close(&f);

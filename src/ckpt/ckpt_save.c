@@ -45,7 +45,7 @@ static enum err write_tensor_files(const struct ckpt_content *c, const char *fol
         struct st_written written = { 0 };
         err = file_join(&path, folder, c->files[i].name);
         if (err == OK) {
-            err = st_write(path, c->files[i].tensors, c->files[i].count, &written);
+            err = st_write(path, &c->files[i], i, &c->source, &written);
         }
         struct manifest_file *f = &m->files[m->count++];
         *f = (struct manifest_file){ .name = c->files[i].name, .bytes = written.bytes, .tensor_file = true,
@@ -324,7 +324,7 @@ static enum err check_space(const char *checkpoints, const struct ckpt_content *
     struct statvfs st;
     uint64_t need = 65536, available;
     for (size_t i = 0; i < c->files_count; i++) {
-        need += st_write_bytes(c->files[i].tensors, c->files[i].count);
+        need += st_write_bytes(&c->files[i]);
     }
     for (size_t i = 0; i < c->texts_count; i++) {
         need += strlen(c->texts[i].text);

@@ -66,22 +66,23 @@ MUST_USE enum err st_bytes(const struct st_file *f, uint64_t offset, void *out, 
  * may be `out` itself for F32. */
 MUST_USE enum err st_floats(const struct st_file *f, const struct st_tensor *t, uint64_t first, size_t count, void *raw,
                             float *out);
-/* Read a whole float tensor into `out` and set t->hash. */
-MUST_USE enum err st_load(const struct st_file *f, struct st_tensor *t, float *out);
+/* Read a whole float tensor once, set t->hash and fill the boxes. */
+MUST_USE enum err st_load(const struct st_file *f, struct st_tensor *t, const struct ckpt_box *boxes, size_t count);
 /* Read the file once from start to end: sets f->hash and each tensor's hash, sum and not_finite. */
 MUST_USE enum err st_scan(struct st_file *f);
 
-/* Write `tensors` as fp32, sorted by name, as the reference implementation writes it, and fsync. *written gets `count`
- * entries (heap, names of the caller) with hashes in file order; hash and bytes are the file's. */
+/* Write the tensors of `file` as fp32, sorted by name, as the reference implementation writes them, and fsync. The source
+ * is asked for them as ckpt.h says, with `number` as the file's. *written gets file->count entries (heap, names of the
+ * caller) with hashes in file order; hash and bytes are the file's. On error the file is deleted. */
 struct st_written {
     struct st_tensor *tensors;
     size_t count;
     uint64_t bytes;
     char hash[33];
 };
-MUST_USE enum err st_write(const char *path, const struct ckpt_tensor *tensors, size_t count,
-                           struct st_written *written);
+MUST_USE enum err st_write(const char *path, const struct ckpt_file *file, size_t number,
+                           const struct ckpt_source *source, struct st_written *written);
 /* Bytes st_write will need, at most. */
-uint64_t st_write_bytes(const struct ckpt_tensor *tensors, size_t count);
+uint64_t st_write_bytes(const struct ckpt_file *file);
 
 #endif

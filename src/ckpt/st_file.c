@@ -161,24 +161,30 @@ enum err st_floats(const struct st_file *f, const struct st_tensor *t, uint64_t 
     return OK;
 }
 
-enum err st_load(const struct st_file *f, struct st_tensor *t, float *out)
+/* Elements of a block whatever they are stored in. */
+#define BLOCK_ELEMENTS (ST_BLOCK_BYTES / sizeof(float))
+
+enum err st_load(const struct st_file *f, struct st_tensor *t, const struct ckpt_box *boxes, size_t count)
 {
-    void *raw = NULL;
+    void *mem = NULL;
     struct hash_stream *hash = hash_stream_begin();
-    enum err err = hash != NULL ? mem_alloc(&raw, 1, ST_BLOCK_BYTES) : FAIL(ERR_RESOURCE, "out of memory for a hash");
-    size_t block = ST_BLOCK_BYTES / 4, width = t->dtype->bits / 8;
-    for (uint64_t first = 0; first < t->elements && err == OK; first += block) {
-        size_t count = t->elements - first < block ? (size_t)(t->elements - first) : block;
-        void *to = width == 4 ? (void *)(out + first) : raw;
-        err = st_floats(f, t, first, count, to, out + first);
+    enum err err = hash != NULL ? mem_alloc(&mem, 2, ST_BLOCK_BYTES) : FAIL(ERR_RESOURCE, "out of memory for a hash");
+    uint64_t width = t->dtype->bits / 8, row_length = t->shape[0] > 0 ? t->elements / t->shape[0] : 0;
+    for (uint64_t first = 0; first < t->elements && err == OK; first += BLOCK_ELEMENTS) {
+        size_t some = t->elements - first < BLOCK_ELEMENTS ? (size_t)(t->elements - first) : BLOCK_ELEMENTS;
+        float *values = mem, *raw = width == sizeof(float) ? values : values + BLOCK_ELEMENTS;
+        err = st_floats(f, t, first, some, raw, values);
         if (err == OK) {
-            hash_stream_add(hash, to, count * width);
+            hash_stream_add(hash, raw, some * width);
+        }
+        for (size_t i = 0; i < count && err == OK; i++) {
+            ckpt_box_load(&boxes[i], row_length, first, some, values);
         }
     }
     if (hash != NULL) {
         hash_stream_end(hash, t->hash);
     }
-    free(raw);
+    free(mem);
     return err;
 }
 

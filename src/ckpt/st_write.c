@@ -1,6 +1,7 @@
 /* Why this exists: what Invar writes must be, byte for byte, what the reference implementation would write, so that a
  * file can be compared with cmp and every tool reads it: 8 bytes of header length, a JSON header padded with spaces to
- * a multiple of 8, then the tensors sorted by name without gaps. Hashes are taken while the bytes pass by. */
+ * a multiple of 8, then the tensors sorted by name without gaps. The values of one tensor are there at a time, and pass
+ * by once: written and hashed together. */
 #include <inttypes.h>
 
 #include "base/file.h"
@@ -8,21 +9,29 @@
 #include "base/mem.h"
 #include "ckpt/safetensors.h"
 
-static int by_name(const void *a, const void *b)
+static int by_name(const void *a, const void *b, void *tensors)
 {
-    const struct ckpt_tensor *const *x = a, *const *y = b;
-    return strcmp((*x)->name, (*y)->name);
+    const struct ckpt_tensor *list = tensors;
+    return strcmp(list[*(const size_t *)a].name, list[*(const size_t *)b].name);
+}
+
+void ckpt_order(const struct ckpt_tensor *tensors, size_t count, size_t *order)
+{
+    for (size_t i = 0; i < count; i++) {
+        order[i] = i;
+    }
+    qsort_r(order, count, sizeof(order[0]), by_name, (void *)tensors);
 }
 
 /* The tensors in file order with their places. */
-static void lay_out(const struct ckpt_tensor **order, size_t count, struct st_tensor *out)
+static void lay_out(const struct ckpt_file *file, const size_t *order, struct st_tensor *out)
 {
     uint64_t at = 0;
-    for (size_t i = 0; i < count; i++) {
-        const struct ckpt_tensor *t = order[i];
+    for (size_t i = 0; i < file->count; i++) {
+        const struct ckpt_tensor *t = &file->tensors[order[i]];
         struct st_tensor *o = &out[i];
         BUG_IF(t->rank < 1 || t->rank > 4 || t->name[0] == '\0');
-        BUG_IF(i > 0 && strcmp(order[i - 1]->name, t->name) == 0);
+        BUG_IF(i > 0 && strcmp(out[i - 1].name, t->name) == 0);
         *o = (struct st_tensor){ .name = t->name, .dtype = st_dtype_find("F32"), .rank = t->rank, .begin = at };
         uint64_t elements = 1;
         for (uint32_t d = 0; d < t->rank; d++) {
@@ -75,68 +84,81 @@ static void put(struct file_out *f, struct hash_stream *whole, struct hash_strea
     }
 }
 
-static enum err put_tensors(struct file_out *f, struct hash_stream *whole, const struct ckpt_tensor **order,
-                            struct st_written *w)
+/* What is needed to write one file. */
+struct writer {
+    const struct ckpt_file *file;
+    size_t number; /* of the file, for fetch */
+    const struct ckpt_source *source;
+    size_t *order;
+    struct hash_stream *whole;
+    struct file_out out;
+    struct st_written *written;
+};
+
+static enum err put_tensor(struct writer *w, size_t i)
 {
-    for (size_t i = 0; i < w->count && f->err == OK; i++) {
-        struct hash_stream *own = hash_stream_begin();
-        if (own == NULL) {
-            return FAIL(ERR_RESOURCE, "out of memory for a hash");
-        }
-        put(f, whole, own, order[i]->data, w->tensors[i].end - w->tensors[i].begin);
-        hash_stream_end(own, w->tensors[i].hash);
+    struct st_tensor *t = &w->written->tensors[i];
+    const float *values = NULL;
+    TRY(w->source->fetch(w->source->arg, w->number, w->order[i], &values));
+    struct hash_stream *own = hash_stream_begin();
+    if (own == NULL) {
+        return FAIL(ERR_RESOURCE, "out of memory for a hash");
     }
-    return OK;
+    put(&w->out, w->whole, own, values, t->end - t->begin);
+    hash_stream_end(own, t->hash);
+    return w->out.err;
 }
 
-enum err st_write(const char *path, const struct ckpt_tensor *tensors, size_t count, struct st_written *written)
+static enum err put_file(struct writer *w, const char *path, const struct buf *header)
 {
-    *written = (struct st_written){ .count = count };
+    TRY(file_out_open(&w->out, path));
+    uint64_t length = header->bytes;
+    put(&w->out, w->whole, NULL, &length, sizeof(length));
+    put(&w->out, w->whole, NULL, header->data, header->bytes);
+    for (size_t i = 0; i < w->file->count; i++) {
+        TRY(put_tensor(w, i));
+    }
+    w->written->bytes = w->out.bytes;
+    return file_out_close(&w->out);
+}
+
+enum err st_write(const char *path, const struct ckpt_file *file, size_t number, const struct ckpt_source *source,
+                  struct st_written *written)
+{
+    *written = (struct st_written){ .count = file->count };
+    struct writer w = { .file = file, .number = number, .source = source, .out = { .fd = -1 }, .written = written };
     struct buf header = { 0 };
-    struct file_out f = { .fd = -1 };
-    struct hash_stream *whole = NULL;
     void *order = NULL, *list = NULL;
     enum err err;
-    TRY_OUT(mem_alloc(&order, count, sizeof(struct ckpt_tensor *)));
-    TRY_OUT(mem_alloc(&list, count, sizeof(struct st_tensor)));
+    TRY_OUT(mem_alloc(&order, file->count, sizeof(size_t)));
+    TRY_OUT(mem_alloc(&list, file->count, sizeof(struct st_tensor)));
     written->tensors = list;
-    for (size_t i = 0; i < count; i++) {
-        ((const struct ckpt_tensor **)order)[i] = &tensors[i];
-    }
-    qsort(order, count, sizeof(struct ckpt_tensor *), by_name);
-    lay_out(order, count, list);
-    TRY_OUT(header_text(list, count, &header));
-    whole = hash_stream_begin();
-    if (whole == NULL) {
+    w.order = order;
+    ckpt_order(file->tensors, file->count, w.order);
+    lay_out(file, w.order, list);
+    TRY_OUT(header_text(list, file->count, &header));
+    w.whole = hash_stream_begin();
+    if (w.whole == NULL) {
         err = FAIL(ERR_RESOURCE, "out of memory for a hash");
         goto out;
     }
-    TRY_OUT(file_out_open(&f, path));
-    uint64_t length = header.bytes;
-    put(&f, whole, NULL, &length, sizeof(length));
-    put(&f, whole, NULL, header.data, header.bytes);
-    TRY_OUT(put_tensors(&f, whole, order, written));
-    written->bytes = f.bytes;
-    TRY_OUT(file_out_close(&f));
+    TRY_OUT(put_file(&w, path, &header));
 out:
-    if (whole != NULL) {
-        hash_stream_end(whole, written->hash);
+    if (w.whole != NULL) {
+        hash_stream_end(w.whole, written->hash);
     }
-    file_out_abandon(&f);
+    file_out_abandon(&w.out);
     buf_release(&header);
     free(order);
     return err;
 }
 
-uint64_t st_write_bytes(const struct ckpt_tensor *tensors, size_t count)
+uint64_t st_write_bytes(const struct ckpt_file *file)
 {
     uint64_t bytes = 64;
-    for (size_t i = 0; i < count; i++) {
-        uint64_t elements = 1;
-        for (uint32_t d = 0; d < tensors[i].rank; d++) {
-            elements = mem_mul(elements, tensors[i].shape[d]);
-        }
-        bytes += elements * 4 + strlen(tensors[i].name) + 160;
+    for (size_t i = 0; i < file->count; i++) {
+        const struct ckpt_tensor *t = &file->tensors[i];
+        bytes += mem_mul(t->shape[0], ckpt_row_length(t)) * 4 + strlen(t->name) + 160;
     }
     return bytes;
 }

@@ -56,6 +56,14 @@ static void print_result(const struct evaluation *e, const struct store_info *in
     printf("tokens      %llu in %llu windows\n", (unsigned long long)e->tokens, (unsigned long long)e->windows);
 }
 
+/* arg: the tensors' values, in the order of the file's list. */
+static enum err fetch_dumped(void *arg, size_t file, size_t tensor, const float **values)
+{
+    (void)file;
+    *values = ((float *const *)arg)[tensor];
+    return OK;
+}
+
 /* The first window's tokens and logits as a safetensors file: for comparison with other programs. */
 static enum err dump_logits(const char *path, const char *out, const struct store *data, uint64_t length,
                             uint64_t threads)
@@ -77,9 +85,11 @@ static enum err dump_logits(const char *path, const char *out, const struct stor
     for (uint64_t i = 0; i < length; i++) {
         as_float[i] = (float)token[i];
     }
-    const struct ckpt_tensor tensors[] = { { "tokens", 1, { length }, as_float },
-                                           { "logits", 2, { length, s.conf.vocab }, logits } };
-    TRY_OUT(st_write(out, tensors, 2, &written));
+    const struct ckpt_tensor tensors[] = { { .name = "tokens", .rank = 1, .shape = { length } },
+                                           { .name = "logits", .rank = 2, .shape = { length, s.conf.vocab } } };
+    const struct ckpt_file file = { out, tensors, 2 };
+    float *values[] = { as_float, logits };
+    TRY_OUT(st_write(out, &file, 0, &(struct ckpt_source){ fetch_dumped, values }, &written));
     log_note("logits of the first %llu tokens: %s", (unsigned long long)length, out);
 out:
     session_close(&s);

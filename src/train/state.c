@@ -11,9 +11,10 @@
 
 #define STATE_FORMAT "invar-state/1"
 
-/* Checkpoint views of a flat storage: tensor i is registry parameter i, its name behind `prefix`. */
+/* Checkpoint views of a flat storage: tensor i is registry parameter i, its name behind `prefix`, wanted whole. */
 struct views {
     struct ckpt_tensor *list;
+    struct ckpt_box *boxes;
     char *names; /* [count][VIEW_NAME_BYTES] */
     size_t count;
 };
@@ -23,6 +24,7 @@ struct views {
 static void views_release(struct views *v)
 {
     free(v->list);
+    free(v->boxes);
     free(v->names);
     *v = (struct views){ 0 };
 }
@@ -30,11 +32,15 @@ static void views_release(struct views *v)
 static enum err views_reserve(struct views *v, size_t count)
 {
     void *mem;
+    enum err err;
     *v = (struct views){ 0 };
-    TRY(mem_alloc(&mem, count, sizeof(struct ckpt_tensor)));
+    TRY_OUT(mem_alloc(&mem, count, sizeof(struct ckpt_tensor)));
     v->list = mem;
-    enum err err = mem_alloc(&mem, count, VIEW_NAME_BYTES);
-    v->names = err == OK ? mem : NULL;
+    TRY_OUT(mem_alloc(&mem, count, sizeof(struct ckpt_box)));
+    v->boxes = mem;
+    TRY_OUT(mem_alloc(&mem, count, VIEW_NAME_BYTES));
+    v->names = mem;
+out:
     if (err != OK) {
         views_release(v);
     }
@@ -47,8 +53,10 @@ static void views_add(struct views *v, const struct registry *r, const char *pre
         const struct param *p = &r->list[i];
         char *name = v->names + v->count * VIEW_NAME_BYTES;
         snprintf(name, VIEW_NAME_BYTES, "%s%s", prefix, p->name);
-        v->list[v->count++] =
-            (struct ckpt_tensor){ name, p->rank, { p->shape[0], p->rank == 2 ? p->shape[1] : 0 }, flat + p->offset };
+        struct ckpt_tensor *t = &v->list[v->count];
+        struct ckpt_box *box = &v->boxes[v->count++];
+        *t = (struct ckpt_tensor){ name, p->rank, { p->shape[0], p->rank == 2 ? p->shape[1] : 0 }, box, 1, false };
+        *box = ckpt_box_whole(t, flat + p->offset);
     }
 }
 
@@ -90,6 +98,14 @@ static enum err save_tokenizer(void *arg, const char *folder)
     return t->tokenizer != NULL ? tokenizer_save(t->tokenizer, folder) : OK;
 }
 
+/* arg: the views of each file. */
+static enum err fetch_view(void *arg, size_t file, size_t tensor, const float **values)
+{
+    const struct views *const *views = arg;
+    *values = views[file]->boxes[tensor].data;
+    return OK;
+}
+
 enum err trainer_save(struct trainer *t)
 {
     struct views weights = { 0 }, moments = { 0 };
@@ -103,9 +119,11 @@ enum err trainer_save(struct trainer *t)
         { "model.safetensors", weights.list, weights.count },
         { "optimizer.safetensors", moments.list, moments.count },
     };
+    const struct views *views[] = { &weights, &moments };
     const struct ckpt_text texts[] = { { "config.json", config.data }, { "trainer_state.json", state.data } };
     const struct ckpt_content content = {
-        .step = t->step, .files = files, .files_count = 2, .texts = texts, .texts_count = 2,
+        .step = t->step, .files = files, .files_count = 2, .source = { fetch_view, views },
+        .texts = texts, .texts_count = 2,
         .extra = save_tokenizer, .extra_arg = t, .state_hash = t->state_hash,
     };
     TRY_OUT(ckpt_save(t->checkpoints, &content, t->conf->save_total_limit));

@@ -49,16 +49,28 @@ static enum err add_vocabulary(void *arg, const char *folder)
     return err;
 }
 
+static const struct ckpt_tensor model_tensors[] = { { .name = "layer.weight", .rank = 2, .shape = { 3, COLS } },
+                                                    { .name = "bias", .rank = 1, .shape = { 5 } } };
+static const struct ckpt_tensor moment_tensors[] = { { .name = "exp_avg.layer.weight", .rank = 2,
+                                                       .shape = { 3, COLS } } };
+
+static enum err fetch(void *arg, size_t file, size_t tensor, const float **values)
+{
+    const struct values *v = arg;
+    *values = file == 1 ? v->moment : tensor == 1 ? v->bias : v->weight;
+    return OK;
+}
+
 static enum err save(const char *folder, uint64_t step, uint64_t seed, uint64_t limit)
 {
     struct values v;
     fill(&v, seed);
-    const struct ckpt_tensor model[] = { { "layer.weight", 2, { 3, COLS }, v.weight }, { "bias", 1, { 5 }, v.bias } };
-    const struct ckpt_tensor moments[] = { { "exp_avg.layer.weight", 2, { 3, COLS }, v.moment } };
-    const struct ckpt_file files[] = { { "model.safetensors", model, 2 }, { "optimizer.safetensors", moments, 1 } };
+    const struct ckpt_file files[] = { { "model.safetensors", model_tensors, 2 },
+                                       { "optimizer.safetensors", moment_tensors, 1 } };
     const struct ckpt_text texts[] = { { "config.json", "{}\n" } };
     const struct ckpt_content c = {
-        .step = step, .files = files, .files_count = 2, .texts = texts, .texts_count = 1, .extra = add_vocabulary,
+        .step = step, .files = files, .files_count = 2, .source = { fetch, &v }, .texts = texts, .texts_count = 1,
+        .extra = add_vocabulary,
         .state_hash = hash_tensor("layer.weight", element_sum(v.weight, 3 * COLS)) +
                       hash_tensor("bias", element_sum(v.bias, 5)),
     };
@@ -70,12 +82,17 @@ static enum err check(const char *folder, int pairs, char **argv)
     struct ckpt *c;
     struct values got, want;
     TRY(ckpt_open(&c, folder));
-    const struct ckpt_tensor model[] = { { "layer.weight", 2, { 3, COLS }, got.weight },
-                                         { "bias", 1, { 5 }, got.bias } };
-    const struct ckpt_tensor moments[] = { { "exp_avg.layer.weight", 2, { 3, COLS }, got.moment } };
+    float *const data[] = { got.weight, got.bias, got.moment };
+    struct ckpt_tensor tensors[] = { model_tensors[0], model_tensors[1], moment_tensors[0] };
+    struct ckpt_box boxes[3];
+    for (size_t i = 0; i < 3; i++) {
+        boxes[i] = ckpt_box_whole(&tensors[i], data[i]);
+        tensors[i].boxes = &boxes[i];
+        tensors[i].boxes_count = 1;
+    }
     enum err err;
-    TRY_OUT(ckpt_read(c, "model.safetensors", model, 2));
-    TRY_OUT(ckpt_read(c, "optimizer.safetensors", moments, 1));
+    TRY_OUT(ckpt_read(c, "model.safetensors", tensors, 2));
+    TRY_OUT(ckpt_read(c, "optimizer.safetensors", tensors + 2, 1));
     for (int i = 0; i < pairs; i++) {
         uint64_t step = strtoull(argv[2 * i], NULL, 10), seed = strtoull(argv[2 * i + 1], NULL, 10);
         fill(&want, seed);

@@ -38,14 +38,22 @@ static void load_golden(struct golden *g, const char *name)
     assert_ok(ckpt_open(&g->ckpt, g->folder));
     g->logits = malloc(SEQUENCES * LENGTH * g->conf.vocab * sizeof(float));
     assert_non_null(g->logits);
-    const struct ckpt_tensor tensors[] = {
-        { "tokens", 3, { BATCHES, SEQUENCES, LENGTH }, token },
-        { "targets", 3, { BATCHES, SEQUENCES, LENGTH }, target },
-        { "logits", 3, { SEQUENCES, LENGTH, g->conf.vocab }, g->logits },
-        { "loss", 1, { 1 }, &g->loss },
-        { "losses", 1, { STEPS }, g->losses },
-        { "grad_norms", 1, { STEPS }, g->grad_norms },
+    const struct { struct ckpt_tensor tensor; float *data; } wanted[] = {
+        { { .name = "tokens", .rank = 3, .shape = { BATCHES, SEQUENCES, LENGTH } }, token },
+        { { .name = "targets", .rank = 3, .shape = { BATCHES, SEQUENCES, LENGTH } }, target },
+        { { .name = "logits", .rank = 3, .shape = { SEQUENCES, LENGTH, g->conf.vocab } }, g->logits },
+        { { .name = "loss", .rank = 1, .shape = { 1 } }, &g->loss },
+        { { .name = "losses", .rank = 1, .shape = { STEPS } }, g->losses },
+        { { .name = "grad_norms", .rank = 1, .shape = { STEPS } }, g->grad_norms },
     };
+    struct ckpt_tensor tensors[6];
+    struct ckpt_box boxes[6];
+    for (size_t i = 0; i < 6; i++) {
+        tensors[i] = wanted[i].tensor;
+        boxes[i] = ckpt_box_whole(&tensors[i], wanted[i].data);
+        tensors[i].boxes = &boxes[i];
+        tensors[i].boxes_count = 1;
+    }
     assert_ok(ckpt_read(g->ckpt, "golden.safetensors", tensors, 6));
     for (size_t b = 0; b < BATCHES; b++) {
         for (size_t i = 0; i < SEQUENCES * LENGTH; i++) {
@@ -66,13 +74,16 @@ static float *read_flat(struct golden *g, const struct registry *r, const char *
 {
     float *flat = calloc(r->stored, sizeof(float));
     struct ckpt_tensor *list = calloc(r->count, sizeof(*list));
-    assert_true(flat != NULL && list != NULL);
+    struct ckpt_box *boxes = calloc(r->count, sizeof(*boxes));
+    assert_true(flat != NULL && list != NULL && boxes != NULL);
     for (uint32_t i = 0; i < r->count; i++) {
         const struct param *p = &r->list[i];
-        list[i] = (struct ckpt_tensor){ p->name, p->rank, { p->shape[0], p->shape[1] }, flat + p->offset };
+        list[i] = (struct ckpt_tensor){ p->name, p->rank, { p->shape[0], p->shape[1] }, &boxes[i], 1, false };
+        boxes[i] = ckpt_box_whole(&list[i], flat + p->offset);
     }
     assert_ok(ckpt_read(g->ckpt, file, list, r->count));
     free(list);
+    free(boxes);
     return flat;
 }
 

@@ -16,11 +16,15 @@ static char root[64]; /* a folder of this test alone */
 
 static float model_a[6], model_b[4], moment[6];
 
+/* A tensor of which the whole is wanted when it is read. */
+#define WHOLE(name, rank, rows, cols, data)                                                                            \
+    { name, rank, { rows, cols }, &(const struct ckpt_box){ 0, rows, 0, cols, 0, (rows) * (cols), data }, 1, false }
+
 static const struct ckpt_tensor model_tensors[] = {
-    { "layer.weight", 2, { 2, 3 }, model_a },
-    { "bias", 1, { 4 }, model_b },
+    { .name = "layer.weight", .rank = 2, .shape = { 2, 3 } },
+    { .name = "bias", .rank = 1, .shape = { 4 } },
 };
-static const struct ckpt_tensor moment_tensors[] = { { "exp_avg.layer.weight", 2, { 2, 3 }, moment } };
+static const struct ckpt_tensor moment_tensors[] = { { .name = "exp_avg.layer.weight", .rank = 2, .shape = { 2, 3 } } };
 static const struct ckpt_file files[] = {
     { "model.safetensors", model_tensors, 2 },
     { "optimizer.safetensors", moment_tensors, 1 },
@@ -85,11 +89,30 @@ static enum err add_tokenizer(void *arg, const char *folder)
     return err == OK && arg != NULL ? put_text(folder, "merges.txt", arg) : err;
 }
 
+/* What fetch was asked for. */
+struct asked {
+    size_t file[8], tensor[8], count, fail_at;
+};
+
+static enum err fetch(void *arg, size_t file, size_t tensor, const float **values)
+{
+    struct asked *asked = arg;
+    if (asked != NULL) {
+        if (asked->count == asked->fail_at) {
+            return FAIL(ERR_PEER, "rank 3 is gone");
+        }
+        asked->file[asked->count] = file;
+        asked->tensor[asked->count++] = tensor;
+    }
+    *values = file == 1 ? moment : tensor == 1 ? model_b : model_a;
+    return OK;
+}
+
 static struct ckpt_content content(uint64_t step)
 {
     fill(step);
-    return (struct ckpt_content){ .step = step, .files = files, .files_count = 2, .texts = texts, .texts_count = 2,
-                                  .extra = add_tokenizer, .state_hash = state_hash() };
+    return (struct ckpt_content){ .step = step, .files = files, .files_count = 2, .source = { fetch, NULL },
+                                  .texts = texts, .texts_count = 2, .extra = add_tokenizer, .state_hash = state_hash() };
 }
 
 static enum err save(uint64_t step, uint64_t limit)
@@ -119,8 +142,8 @@ static enum err read_and_compare(const char *path, uint64_t step)
     struct ckpt *c;
     TRY(ckpt_open(&c, path));
     float a[6], b[4], m[6];
-    const struct ckpt_tensor model[] = { { "bias", 1, { 4 }, b }, { "layer.weight", 2, { 2, 3 }, a } };
-    const struct ckpt_tensor moments[] = { { "exp_avg.layer.weight", 2, { 2, 3 }, m } };
+    const struct ckpt_tensor model[] = { WHOLE("bias", 1, 4, 1, b), WHOLE("layer.weight", 2, 2, 3, a) };
+    const struct ckpt_tensor moments[] = { WHOLE("exp_avg.layer.weight", 2, 2, 3, m) };
     enum err err;
     TRY_OUT(ckpt_read(c, "model.safetensors", model, 2));
     TRY_OUT(ckpt_read(c, "optimizer.safetensors", moments, 1));
@@ -234,10 +257,12 @@ static void names_and_shapes_that_do_not_fit_are_all_listed(void **state)
     struct ckpt *c;
     float values[8];
     const struct ckpt_tensor other[] = {
-        { "layer.weights", 2, { 2, 3 }, values }, { "bias", 1, { 5 }, values }, { "head", 1, { 1 }, values },
+        WHOLE("layer.weights", 2, 2, 3, values), WHOLE("bias", 1, 5, 1, values), WHOLE("head", 1, 1, 1, values),
     };
     const struct ckpt_tensor optional[] = {
-        { "layer.weight", 2, { 2, 3 }, values }, { "bias", 1, { 4 }, NULL }, { "head", 0, { 0 }, NULL },
+        WHOLE("layer.weight", 2, 2, 3, values),
+        { .name = "bias", .rank = 1, .shape = { 4 } },
+        { .name = "head", .rank = 1, .shape = { 1 }, .optional = true },
     };
     assert_ok(save(1, 0));
     assert_ok(ckpt_open(&c, root));
@@ -254,7 +279,7 @@ static void a_model_without_manifest_opens_without_hashes(void **state)
     (void)state;
     struct ckpt *c;
     float values[6];
-    const struct ckpt_tensor want[] = { { "layer.weight", 2, { 2, 3 }, values }, { "bias", 1, { 4 }, NULL } };
+    const struct ckpt_tensor want[] = { WHOLE("layer.weight", 2, 2, 3, values), model_tensors[1] };
     assert_ok(save(1, 0));
     assert_int_equal(unlink(at("step-1", "manifest.json")), 0);
     assert_fails(ERR_DATA, "this checkpoint is not complete", ckpt_open(&c, at("step-1", "")));
@@ -312,7 +337,7 @@ static void a_damaged_tensor_is_named_with_its_bytes(void **state)
     (void)state;
     struct ckpt *c;
     float values[6];
-    const struct ckpt_tensor want[] = { { "layer.weight", 2, { 2, 3 }, values }, { "bias", 1, { 4 }, NULL } };
+    const struct ckpt_tensor want[] = { WHOLE("layer.weight", 2, 2, 3, values), model_tensors[1] };
     uint64_t bytes;
     assert_ok(save(1, 0));
     assert_ok(file_size(at("step-1", "model.safetensors"), &bytes));
