@@ -35,6 +35,13 @@ static inline uint64_t hash_element(uint64_t index, uint32_t bits)
     return term ^ (term >> 32);
 }
 
+/* The same for an element of 64 bits: its low word is element 2 index, its high word element 2 index + 1. */
+static inline uint64_t hash_element_i64(uint64_t index, int64_t value)
+{
+    return hash_element(2 * index, (uint32_t)(uint64_t)value) +
+           hash_element(2 * index + 1, (uint32_t)((uint64_t)value >> 32));
+}
+
 /* The state hash is the sum (mod 2^64) of this over all tensors. */
 uint64_t hash_tensor(const char *name, uint64_t element_sum);
 

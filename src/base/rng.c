@@ -9,25 +9,32 @@ struct rng_block rng_philox(const uint32_t counter[4], const uint32_t key[2])
 {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
     uint32_t k0 = key[0], k1 = key[1];
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xd2511f53u * c0;
-        uint64_t p1 = (uint64_t)0xcd9e8d57u * c2;
+    for (int round = 0; round < RNG_PHILOX_ROUNDS; round++) {
+        uint64_t p0 = (uint64_t)RNG_PHILOX_M0 * c0;
+        uint64_t p1 = (uint64_t)RNG_PHILOX_M1 * c2;
         uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
         uint32_t n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
         c1 = (uint32_t)p1;
         c3 = (uint32_t)p0;
         c0 = n0;
         c2 = n2;
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
+        k0 += RNG_PHILOX_W0;
+        k1 += RNG_PHILOX_W1;
     }
     return (struct rng_block){ { c0, c1, c2, c3 } };
 }
 
-struct rng_block rng_at(uint64_t seed, enum rng_purpose purpose, uint64_t a, uint64_t b)
+void rng_key(uint64_t seed, enum rng_purpose purpose, uint32_t key[2])
 {
     uint64_t mixed = hash_mix(seed + (uint64_t)purpose * 0x9e3779b97f4a7c15ull);
-    const uint32_t key[2] = { (uint32_t)mixed, (uint32_t)(mixed >> 32) };
+    key[0] = (uint32_t)mixed;
+    key[1] = (uint32_t)(mixed >> 32);
+}
+
+struct rng_block rng_at(uint64_t seed, enum rng_purpose purpose, uint64_t a, uint64_t b)
+{
+    uint32_t key[2];
+    rng_key(seed, purpose, key);
     const uint32_t counter[4] = { (uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b, (uint32_t)(b >> 32) };
     return rng_philox(counter, key);
 }

@@ -9,7 +9,9 @@
  *          1) + (2 + 3)... Padding adds nothing. exp is v16_exp of kern/vmath.h.
  *   loss   float(log(double(sum)) + (double(max) - double(x[target]))), the logarithm of base/fmath.h in double
  *   grad   e (1 / sum), then - 1 at the target; 0 in the padding
- * A logit that is not a number or +infinity makes the loss not a number. */
+ * A logit that is not a number or +infinity makes the loss not a number.
+ * A part of the columns gives its share of the maximum, then of the sum: whole segments, so the balanced tree of the
+ * parts' sums is the tree above. */
 #include "kern/row_leaf.h"
 
 #include "base/fmath.h"
@@ -71,23 +73,41 @@ V16_INLINE float segment_sum(float *x, uint64_t count, struct v16 max, const boo
     return v16_sum(v16_add(v16_add(acc[0], acc[1]), v16_add(acc[2], acc[3])));
 }
 
-static float row_sum(const struct cross_entropy_job *job, float *x, float max)
+static float row_sum(const struct ce_part *part, float *x, float max, bool keep)
 {
     float sum[CROSS_ENTROPY_SEGMENTS_MAX];
-    uint64_t width = job->padded / job->segments;
+    uint64_t width = part->padded / part->segments;
     struct v16 max16 = v16_set1(max);
-    for (uint32_t s = 0; s < job->segments; s++) {
-        uint64_t begin = s * width, end = begin + width < job->vocab ? begin + width : job->vocab;
+    for (uint32_t s = 0; s < part->segments; s++) {
+        uint64_t begin = s * width, end = begin + width < part->real ? begin + width : part->real;
         uint64_t count = begin < end ? end - begin : 0;
-        sum[s] = job->backward ? segment_sum(x + begin, count, max16, true)
-                               : segment_sum(x + begin, count, max16, false);
+        sum[s] = keep ? segment_sum(x + begin, count, max16, true) : segment_sum(x + begin, count, max16, false);
     }
-    for (uint32_t left = job->segments / 2; left > 0; left /= 2) {
+    for (uint32_t left = part->segments / 2; left > 0; left /= 2) {
         for (uint32_t s = 0; s < left; s++) {
             sum[s] = sum[2 * s] + sum[2 * s + 1];
         }
     }
     return sum[0];
+}
+
+/* Where the target of row t lies in this part, or NULL. */
+static float *target_of(const struct ce_part *part, uint64_t t)
+{
+    uint64_t column = (uint64_t)part->target[t] - part->first;
+    return part->target[t] >= 0 && column < part->real ? part->logits + t * part->ld + column : NULL;
+}
+
+/* `sum` has at least the maximum's own exp(0) = 1. */
+static float row_loss(float max, float sum, float x_target)
+{
+    double loss = fmath_log((double)sum) + ((double)max - (double)x_target);
+    return sum >= 1.0f ? (float)loss : __builtin_nanf("");
+}
+
+static void clear_row(const struct ce_part *part, uint64_t t, uint64_t from)
+{
+    memset(part->logits + t * part->ld + from, 0, (part->padded - from) * sizeof(float));
 }
 
 static void scale_row(float *x, uint64_t count, float factor)
@@ -101,26 +121,76 @@ static void scale_row(float *x, uint64_t count, float factor)
     v16_store_n(x + j, v16_mul(v16_load_n(x + j, n), factor16), n);
 }
 
+/* From exponentials to the gradient. */
+static void finish_row(const struct ce_part *part, uint64_t t, float sum)
+{
+    scale_row(part->logits + t * part->ld, part->real, 1.0f / sum);
+    float *target = target_of(part, t);
+    if (target != NULL) {
+        *target -= 1.0f;
+    }
+}
+
 void KERN_NAME(row_cross_entropy)(const void *job, uint64_t begin, uint64_t end)
 {
     const struct cross_entropy_job *j = job;
+    const struct ce_part *part = &j->part;
     for (uint64_t t = begin; t < end; t++) {
-        float *x = j->logits + t * j->ld;
-        if (j->target[t] < 0) {
+        float *x = part->logits + t * part->ld;
+        const float *target = target_of(part, t);
+        if (target == NULL) {
             j->loss[t] = 0.0f;
             if (j->backward) {
-                memset(x, 0, j->padded * sizeof(*x));
+                clear_row(part, t, 0);
             }
             continue;
         }
-        float max = row_max(x, j->vocab), at_target = x[j->target[t]];
-        float sum = row_sum(j, x, max); /* at least the maximum's own exp(0) = 1 */
-        double loss = fmath_log((double)sum) + ((double)max - (double)at_target);
-        j->loss[t] = sum >= 1.0f ? (float)loss : __builtin_nanf("");
+        float max = row_max(x, part->real), x_target = *target;
+        float sum = row_sum(part, x, max, j->backward);
+        j->loss[t] = row_loss(max, sum, x_target);
         if (j->backward) {
-            scale_row(x, j->vocab, 1.0f / sum);
-            x[j->target[t]] -= 1.0f;
-            memset(x + j->vocab, 0, (j->padded - j->vocab) * sizeof(*x));
+            finish_row(part, t, sum);
+            clear_row(part, t, part->real);
+        }
+    }
+}
+
+void KERN_NAME(row_ce_max)(const void *job, uint64_t begin, uint64_t end)
+{
+    const struct cross_entropy_job *j = job;
+    const struct ce_part *part = &j->part;
+    for (uint64_t t = begin; t < end; t++) {
+        const float *target = target_of(part, t);
+        j->max[t] = part->target[t] >= 0 ? row_max(part->logits + t * part->ld, part->real) : -__builtin_inff();
+        j->x_target[t] = target != NULL ? *target : -__builtin_inff();
+    }
+}
+
+void KERN_NAME(row_ce_exp)(const void *job, uint64_t begin, uint64_t end)
+{
+    const struct cross_entropy_job *j = job;
+    const struct ce_part *part = &j->part;
+    for (uint64_t t = begin; t < end; t++) {
+        if (part->target[t] < 0) {
+            j->sum[t] = 0.0f;
+            continue;
+        }
+        j->sum[t] = row_sum(part, part->logits + t * part->ld, j->max_in[t], true);
+        clear_row(part, t, part->real);
+    }
+}
+
+void KERN_NAME(row_ce_finish)(const void *job, uint64_t begin, uint64_t end)
+{
+    const struct cross_entropy_job *j = job;
+    const struct ce_part *part = &j->part;
+    for (uint64_t t = begin; t < end; t++) {
+        bool counts = part->target[t] >= 0;
+        j->loss[t] = counts ? row_loss(j->max_in[t], j->sum_in[t], j->x_target_in[t]) : 0.0f;
+        if (j->backward && counts) {
+            finish_row(part, t, j->sum_in[t]);
+        } else if (j->backward) {
+            clear_row(part, t, 0);
         }
     }
 }

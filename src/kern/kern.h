@@ -112,6 +112,18 @@ struct attention_grad {
 };
 void kern_attention_backward(struct kern *k, const struct attention *a, const struct attention_grad *g);
 
+/* Parts of the backward pass, for ranks that share a sequence. `a` describes the whole sequence (first == 0, rows = T, q,
+ * k, v, lse of all positions); g->d_o is of all positions, g->row_dot [heads][T] is given. dq is computed for query rows
+ * [q_lo, q_hi) of every head, dk and dv for key rows [k_lo, k_hi), written at their positions in g->dq, dk, dv; nothing
+ * else is written. a->o is not read. Bits as of kern_attention_backward. */
+struct attention_part {
+    uint64_t q_lo, q_hi, k_lo, k_hi;
+};
+void kern_attention_backward_part(struct kern *k, const struct attention *a, const struct attention_grad *g,
+                                  const struct attention_part *part);
+/* row_dot[h * rows + t] of a->rows rows: the sum of d_o * o in 16 lanes; a->o, heads, head_dim, ldo, rows are used. */
+void kern_attention_row_dot(struct kern *k, const struct attention *a, const float *d_o, float *row_dot);
+
 /* ---- rows: norms, activations, rotary embedding ---- */
 
 /* y = (x - mean) * rstd * gain + bias. mean and rstd [T] are saved. Row sums: 16 lanes, tree. */
@@ -135,9 +147,11 @@ struct grad_sink {
     float scale;   /* a power of two */
     bool *overflow;
 };
-/* gain gradient: sum of dy * (x - mean) * rstd (mean NULL: 0). bias gradient when bias_sink is not NULL: sum of dy. */
-void kern_norm_grad(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *mean, const float *rstd,
-                    const float *dy, const struct grad_sink *gain_sink, const struct grad_sink *bias_sink);
+/* gain gradient: sum of dy * (x - mean) * rstd (mean NULL: 0). bias gradient when bias_sink is not NULL: sum of dy. x
+ * and dy are [rows][ld], of which `cols` columns are used: a slice of the columns has the bits of the whole. */
+void kern_norm_grad(struct kern *k, uint64_t rows, uint64_t cols, uint64_t ld, const float *x, const float *mean,
+                    const float *rstd, const float *dy, const struct grad_sink *gain_sink,
+                    const struct grad_sink *bias_sink);
 /* bias gradient of a linear layer: sum of dy over rows. */
 void kern_bias_grad(struct kern *k, uint64_t rows, uint64_t cols, const float *dy, uint64_t ldy,
                     const struct grad_sink *sink);
@@ -165,13 +179,48 @@ void kern_rope(struct kern *k, uint64_t rows, float *x, uint64_t ld, const struc
 
 /* ---- embedding ---- */
 
-/* y[t] = table[token[t]] (+ positions[first + (t mod period)] when positions is not NULL). Tokens are in range. */
-void kern_embed_forward(struct kern *k, uint64_t rows, uint64_t cols, const int32_t *token, const float *table,
-                        const float *positions, uint64_t first, uint64_t period, float *y);
-/* grad[token[t]] += integer of dy[t] * scale for each t (each row is a unit of its own; integers: any order).
- * position_grad likewise when not NULL. */
-void kern_embed_grad(struct kern *k, uint64_t rows, uint64_t cols, const int32_t *token, const float *dy, int64_t *grad,
-                     int64_t *position_grad, uint64_t period, float scale, bool *overflow);
+/* A table of which this rank holds rows [first, first + count), table being row `first`; index[t] is the row wanted by
+ * t. */
+struct lookup {
+    const float *table;
+    const int32_t *index;
+    uint64_t first, count;
+};
+/* y[t] = (token row + (+0)) + position row; a token row that lies elsewhere is +0; position NULL: no second term (its
+ * rows are all here). Adding +0 makes a stored -0 the same on every division of the table. */
+void kern_embed_forward(struct kern *k, uint64_t rows, uint64_t cols, const struct lookup *token,
+                        const struct lookup *position, float *y);
+/* grad[(index[t] - first) * ld + j] += integer of dy[t * ld + j] * scale for every t whose row is in [first, first +
+ * count) and j < cols (each row is a unit of its own; integers: any order). |dy * scale| >= 2^50 or NaN sets
+ * *overflow. */
+struct embed_grad {
+    uint64_t rows, cols, ld;
+    const int32_t *index;
+    uint64_t first, count;
+    const float *dy;
+    int64_t *grad;
+    float scale;
+    bool *overflow;
+};
+void kern_embed_grad(struct kern *k, const struct embed_grad *g);
+
+/* ---- dropout ---- */
+
+/* Which coordinates a row has: row r belongs to sample first_sample + (first_row + r) / period, at position
+ * position[(first_row + r) % period]. The mask of (sample, site, position, column) is word column % 4 of the Philox block
+ * (RNG_DROPOUT; sample * 2^16 + site, position * 2^32 + column / 4): an element is dropped when the word is below p *
+ * 2^32 (rounded down). */
+struct dropout {
+    uint64_t seed;
+    uint32_t site; /* below 2^16 */
+    double p;      /* 0 < p < 1 */
+    uint64_t first_sample, period, first_row;
+    const int32_t *position;
+};
+/* y = residual + (kept ? x * (1 / (1 - p)) : +0), 1 / (1 - p) rounded once to fp32; residual NULL: without it. y may be
+ * x or residual. Backward is the same function on the gradient. */
+void kern_dropout(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *residual, float *y,
+                  const struct dropout *d);
 
 /* ---- cross entropy ---- */
 
@@ -183,17 +232,42 @@ void kern_embed_grad(struct kern *k, uint64_t rows, uint64_t cols, const int32_t
 void kern_cross_entropy(struct kern *k, uint64_t rows, uint64_t vocab, uint64_t padded, uint64_t ld, uint32_t segments,
                         const int32_t *target, float *logits, float *loss, bool backward);
 
+/* The same for a rank that holds columns [first, first + real) of the vocabulary, padded to `padded` columns that are
+ * `segments` whole segments; three steps with an exchange between them give the bits of kern_cross_entropy.
+ *   kern_ce_max     max[t] = largest of the real columns here (-infinity: none); x_target[t] = x[target] where it is here,
+ *                   else -infinity. Exchange: the largest over ranks of both.
+ *   kern_ce_exp     logits become exp(x - max), 0 in padding; sum[t] = the balanced tree of the segments here.
+ *                   Exchange: the balanced tree over ranks.
+ *   kern_ce_finish  loss[t] = log(sum) + max - x_target (0 when target < 0), the same on every rank; with `backward`
+ *                   logits become softmax - onehot (0 in rows that do not count, and in padding). */
+struct ce_part {
+    uint64_t rows, ld, first, real, padded;
+    uint32_t segments;
+    const int32_t *target;
+    float *logits;
+};
+void kern_ce_max(struct kern *k, const struct ce_part *c, float *max, float *x_target);
+void kern_ce_exp(struct kern *k, const struct ce_part *c, const float *max, float *sum);
+void kern_ce_finish(struct kern *k, const struct ce_part *c, const float *max, const float *sum, const float *x_target,
+                    float *loss, bool backward);
+
 /* ---- optimizer, exact sums, hashes, initialisation ---- */
 
 /* Exact sum of squares of float(grad[i]) (fp64 conversion of the integer, rounded to nearest even, then to fp32), in
  * units of the integer's square, in canonical form. Also: any |grad| >= 2^62 sets *overflow. */
 void kern_grad_square_sum(struct kern *k, uint64_t n, const int64_t *grad, struct fixed_wide *sum, bool *overflow);
 
+/* Where the elements of a box lie in their logical tensor: element i of the box has index first + (i / cols) * ld + i %
+ * cols. cols == ld: a contiguous stretch. */
+struct box_map {
+    uint64_t first, cols, ld;
+};
+
 /* AdamW with decoupled decay (Loshchilov and Hutter, 2019), elementwise:
  *   g = float(grad) * grad_factor;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g g
  *   p = p - lr * decay * p;  p = p - step_size * m / (sqrt(v) * rsqrt_correction2 + eps) as fused multiply-adds in
  * the order docs/numerics.md gives. Zeroes grad. Returns through *hash the sum of hash_element (base/hash.h) over
- * the new parameters, element index first_index + i. */
+ * the new parameters. The pointers are those of elements [begin, begin + n) of the box. */
 struct adamw {
     double grad_factor; /* 2^-grad_scale_log2 / counted tokens * clip */
     float lr, beta1, beta2, eps, weight_decay;
@@ -201,14 +275,19 @@ struct adamw {
     float rsqrt_correction2; /* 1 / sqrt(1 - beta2^step) */
 };
 void kern_adamw(struct kern *k, uint64_t n, const struct adamw *a, float *p, float *m, float *v, int64_t *grad,
-                uint64_t first_index, uint64_t *hash);
+                const struct box_map *map, uint64_t begin, uint64_t *hash);
 /* The same sum without an update. */
-uint64_t kern_hash(struct kern *k, uint64_t n, const float *p, uint64_t first_index);
+uint64_t kern_hash(struct kern *k, uint64_t n, const float *p, const struct box_map *map, uint64_t begin);
+/* Sum of hash_element_i64 (base/hash.h) over integers: to compare gradients. */
+uint64_t kern_hash_i64(struct kern *k, uint64_t n, const int64_t *p, const struct box_map *map, uint64_t begin);
+/* to[i] += from[i], mod 2^64. */
+void kern_add_i64(struct kern *k, uint64_t n, const int64_t *from, int64_t *to);
 
-/* p[i] = mean-0 normal * deviation: element i from the Philox block (seed, RNG_INIT, tensor_id, (first_index + i) / 4),
- * word pair by Box-Muller (base/rng.h), rounded to fp32 once. first_index is a multiple of 4. */
-void kern_init_normal(struct kern *k, uint64_t n, float *p, uint64_t seed, uint64_t tensor_id, uint64_t first_index,
-                      double deviation);
+/* p[i] = mean-0 normal * deviation for elements [begin, begin + n) of a box: the element of index e from the Philox
+ * block (seed, RNG_INIT, tensor_id, e / 4), word pair by Box-Muller (base/rng.h), rounded to fp32 once. Boxes that
+ * begin and end at multiples of 4 compute no block twice. */
+void kern_init_normal(struct kern *k, uint64_t n, float *p, uint64_t seed, uint64_t tensor_id, const struct box_map *map,
+                      uint64_t begin, double deviation);
 void kern_fill(struct kern *k, uint64_t n, float *p, float value);
 /* y = float(grad) * factor: gradients as numbers, for tests, replay and diagnosis. */
 void kern_grad_to_float(struct kern *k, uint64_t n, const int64_t *grad, double factor, float *y);

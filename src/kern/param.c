@@ -24,21 +24,53 @@ void kern_grad_square_sum(struct kern *k, uint64_t n, const int64_t *grad, struc
     *sum = total;
 }
 
+static struct box box_of(const struct box_map *map, uint64_t begin)
+{
+    BUG_IF(map->cols == 0 || map->cols > map->ld);
+    struct box box = { *map, begin };
+    if (map->cols == map->ld) {
+        box.map.cols = UINT64_MAX;
+    }
+    return box;
+}
+
 void kern_adamw(struct kern *k, uint64_t n, const struct adamw *a, float *p, float *m, float *v, int64_t *grad,
-                uint64_t first_index, uint64_t *hash)
+                const struct box_map *map, uint64_t begin, uint64_t *hash)
 {
     uint64_t total = 0;
-    struct adamw_job job = { a, p, m, v, grad, first_index, &total };
+    struct adamw_job job = { a, p, m, v, grad, box_of(map, begin), &total };
     split_run(k, k->param->adamw, &job, n, PARAM_GRAIN);
     *hash = total;
 }
 
-uint64_t kern_hash(struct kern *k, uint64_t n, const float *p, uint64_t first_index)
+uint64_t kern_hash(struct kern *k, uint64_t n, const float *p, const struct box_map *map, uint64_t begin)
 {
     uint64_t total = 0;
-    struct hash_job job = { p, first_index, &total };
+    struct hash_job job = { p, box_of(map, begin), &total };
     split_run(k, k->param->hash, &job, n, PARAM_GRAIN);
     return total;
+}
+
+/* An integer is two elements of 32 bits beside each other: the box of twice the columns. */
+uint64_t kern_hash_i64(struct kern *k, uint64_t n, const int64_t *p, const struct box_map *map, uint64_t begin)
+{
+    const struct box_map words = { 2 * map->first, 2 * map->cols, 2 * map->ld };
+    return kern_hash(k, 2 * n, (const float *)(const void *)p, &words, 2 * begin);
+}
+
+/* Not a leaf: integer additions at the speed of memory. */
+static void add_i64(const void *job, uint64_t begin, uint64_t end)
+{
+    const struct add_job *j = job;
+    for (uint64_t i = begin; i < end; i++) {
+        j->to[i] = (int64_t)((uint64_t)j->to[i] + (uint64_t)j->from[i]);
+    }
+}
+
+void kern_add_i64(struct kern *k, uint64_t n, const int64_t *from, int64_t *to)
+{
+    struct add_job job = { from, to };
+    split_run(k, add_i64, &job, n, PARAM_GRAIN);
 }
 
 void kern_fill(struct kern *k, uint64_t n, float *p, float value)
@@ -54,23 +86,30 @@ void kern_grad_to_float(struct kern *k, uint64_t n, const int64_t *grad, double 
 }
 
 /* Not a leaf: rng_normal4 is written in plain double operations, the same bits wherever it is compiled. */
-static void init_normal(const void *job, uint64_t begin, uint64_t end)
+static void init_run(const struct init_job *j, const struct box_run *run)
 {
-    const struct init_job *j = job;
-    for (uint64_t i = begin; i < end; i += 4) {
+    for (uint64_t i = run->begin; i < run->end;) {
+        uint64_t index = run->index + (i - run->begin);
         double normal[4];
-        rng_normal4(rng_at(j->seed, RNG_INIT, j->tensor_id, (j->first_index + i) / 4), normal);
-        uint64_t count = end - i < 4 ? end - i : 4;
-        for (uint64_t e = 0; e < count; e++) {
-            j->p[i + e] = (float)(normal[e] * j->deviation);
+        rng_normal4(rng_at(j->seed, RNG_INIT, j->tensor_id, index / 4), normal);
+        for (uint64_t e = index % 4; e < 4 && i < run->end; e++, i++) {
+            j->p[i] = (float)(normal[e] * j->deviation);
         }
     }
 }
 
-void kern_init_normal(struct kern *k, uint64_t n, float *p, uint64_t seed, uint64_t tensor_id, uint64_t first_index,
-                      double deviation)
+static void init_normal(const void *job, uint64_t begin, uint64_t end)
 {
-    BUG_IF(first_index % 4 != 0);
-    struct init_job job = { p, seed, tensor_id, first_index, deviation };
+    const struct init_job *j = job;
+    struct box_run run = { .end = begin };
+    while (box_next(&j->box, end, &run)) {
+        init_run(j, &run);
+    }
+}
+
+void kern_init_normal(struct kern *k, uint64_t n, float *p, uint64_t seed, uint64_t tensor_id, const struct box_map *map,
+                      uint64_t begin, double deviation)
+{
+    struct init_job job = { p, seed, tensor_id, box_of(map, begin), deviation };
     split_run(k, init_normal, &job, n, INIT_GRAIN);
 }

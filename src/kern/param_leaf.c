@@ -149,7 +149,8 @@ static uint64_t hash_tail(const float *p, uint64_t count, uint64_t first_index)
     return sum;
 }
 
-static uint64_t adamw_tail(const struct adamw_constants *c, const struct adamw_job *j, uint64_t begin, uint64_t count)
+static uint64_t adamw_tail(const struct adamw_constants *c, const struct adamw_job *j, uint64_t begin, uint64_t count,
+                           uint64_t first_index)
 {
     float p[16] = { 0 }, m[16] = { 0 }, v[16] = { 0 };
     int64_t grad[16] = { 0 };
@@ -162,7 +163,7 @@ static uint64_t adamw_tail(const struct adamw_constants *c, const struct adamw_j
     memcpy(j->m + begin, m, count * sizeof(m[0]));
     memcpy(j->v + begin, v, count * sizeof(v[0]));
     memset(j->grad + begin, 0, count * sizeof(grad[0]));
-    return hash_tail(p, count, j->first_index + begin);
+    return hash_tail(p, count, first_index);
 }
 
 static void adamw(const void *job, uint64_t begin, uint64_t end)
@@ -180,26 +181,37 @@ static void adamw(const void *job, uint64_t begin, uint64_t end)
         .correction = v16_set1(a->rsqrt_correction2),
         .eps = v16_set1(a->eps),
     };
-    struct hash16 hash = hash16_begin(j->first_index + begin);
-    for (; begin + 16 <= end; begin += 16) {
-        hash16_add(&hash, adamw_step(&c, j->p + begin, j->m + begin, j->v + begin, j->grad + begin));
+    struct hash16 hash = hash16_begin();
+    struct box_run run = { .end = begin };
+    uint64_t tails = 0;
+    while (box_next(&j->box, end, &run)) {
+        hash16_seek(&hash, run.index);
+        uint64_t i = run.begin;
+        for (; i + 16 <= run.end; i += 16) {
+            hash16_add(&hash, adamw_step(&c, j->p + i, j->m + i, j->v + i, j->grad + i));
+        }
+        if (i < run.end) {
+            tails += adamw_tail(&c, j, i, run.end - i, run.index + (i - run.begin));
+        }
     }
-    uint64_t sum = hash16_sum(&hash);
-    if (begin < end) {
-        sum += adamw_tail(&c, j, begin, end - begin);
-    }
-    __atomic_fetch_add(j->hash, sum, __ATOMIC_RELAXED);
+    __atomic_fetch_add(j->hash, hash16_sum(&hash) + tails, __ATOMIC_RELAXED);
 }
 
 static void hash(const void *job, uint64_t begin, uint64_t end)
 {
     const struct hash_job *j = job;
-    struct hash16 hash = hash16_begin(j->first_index + begin);
-    for (; begin + 16 <= end; begin += 16) {
-        hash16_add(&hash, v16_load(j->p + begin));
+    struct hash16 hash = hash16_begin();
+    struct box_run run = { .end = begin };
+    uint64_t tails = 0;
+    while (box_next(&j->box, end, &run)) {
+        hash16_seek(&hash, run.index);
+        uint64_t i = run.begin;
+        for (; i + 16 <= run.end; i += 16) {
+            hash16_add(&hash, v16_load(j->p + i));
+        }
+        tails += hash_tail(j->p + i, run.end - i, run.index + (i - run.begin));
     }
-    uint64_t sum = hash16_sum(&hash) + hash_tail(j->p + begin, end - begin, j->first_index + begin);
-    __atomic_fetch_add(j->hash, sum, __ATOMIC_RELAXED);
+    __atomic_fetch_add(j->hash, hash16_sum(&hash) + tails, __ATOMIC_RELAXED);
 }
 
 /* ---- fill ---- */

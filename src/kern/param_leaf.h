@@ -1,9 +1,30 @@
-/* Private to kern/: what param.c hands to the leaves of param_leaf.c. Every range is of elements and
- * begins at a multiple of 16. */
+/* Private to kern/: what param.c hands to the leaves of param_leaf.c. Every range is of elements and begins at a
+ * multiple of 16. Leaves that need the logical index of an element go over the rows of its box, one run at a time. */
 #ifndef KERN_PARAM_LEAF_H
 #define KERN_PARAM_LEAF_H
 
 #include "kern/split.h"
+
+/* Element i of the pointers is element begin + i of the box. A contiguous box is one row without an end. */
+struct box {
+    struct box_map map;
+    uint64_t begin;
+};
+
+/* Elements [begin, end) of the pointers, all in one row of the box; `index` is that of the first. */
+struct box_run {
+    uint64_t begin, end, index;
+};
+
+/* The next run of [run->end, end); false when none is left. The first call finds the range's begin in run->end. */
+static inline bool box_next(const struct box *b, uint64_t end, struct box_run *run)
+{
+    uint64_t at = b->begin + run->end, column = at % b->map.cols, left = b->map.cols - column;
+    run->index = b->map.first + at / b->map.cols * b->map.ld + column;
+    run->begin = run->end;
+    run->end = end - run->begin < left ? end : run->begin + left;
+    return run->begin < end;
+}
 
 struct square_job {
     const int64_t *grad;
@@ -15,13 +36,13 @@ struct adamw_job {
     const struct adamw *a;
     float *p, *m, *v;
     int64_t *grad;
-    uint64_t first_index;
+    struct box box;
     uint64_t *hash; /* added to atomically */
 };
 
 struct hash_job {
     const float *p;
-    uint64_t first_index;
+    struct box box;
     uint64_t *hash; /* added to atomically */
 };
 
@@ -36,9 +57,15 @@ struct grad_float_job {
     float *y;
 };
 
+struct add_job {
+    const int64_t *from;
+    int64_t *to;
+};
+
 struct init_job {
     float *p;
-    uint64_t seed, tensor_id, first_index;
+    uint64_t seed, tensor_id;
+    struct box box;
     double deviation;
 };
 

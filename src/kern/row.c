@@ -1,10 +1,12 @@
 /* Why this exists: checks and division of work for everything that goes row by row - norms, activations, rotary and
- * token embeddings - and for the parameter gradients that are sums over rows.
+ * token embeddings, dropout - and for the parameter gradients that are sums over rows.
  *
  * Invariants: forward and backward functions divide rows or elements, sums over rows divide columns and the embedding
  * gradient divides columns too (two rows may hold the same token); so no two threads write the same element and no
  * sum is divided. The orders of the sums are in the leaf files. */
 #include "kern/row_leaf.h"
+
+#include "base/rng.h"
 
 const struct row_leaves *const row_leaves_of[ISA_COUNT] = {
     [ISA_SCALAR] = &row_leaves_scalar,
@@ -62,14 +64,16 @@ static void check_sink(const struct grad_sink *sink)
     BUG_IF(sink != NULL && (sink->unit == 0 || !(sink->scale > 0.0f)));
 }
 
-void kern_norm_grad(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *mean, const float *rstd,
-                    const float *dy, const struct grad_sink *gain_sink, const struct grad_sink *bias_sink)
+void kern_norm_grad(struct kern *k, uint64_t rows, uint64_t cols, uint64_t ld, const float *x, const float *mean,
+                    const float *rstd, const float *dy, const struct grad_sink *gain_sink,
+                    const struct grad_sink *bias_sink)
 {
+    BUG_IF(ld < cols);
     check_sink(gain_sink);
     check_sink(bias_sink);
     BUG_IF(bias_sink != NULL && bias_sink->unit != gain_sink->unit);
     struct column_job job = {
-        .rows = rows, .ldx = cols, .ldy = cols, .x = x, .mean = mean, .rstd = rstd, .dy = dy,
+        .rows = rows, .ldx = ld, .ldy = ld, .x = x, .mean = mean, .rstd = rstd, .dy = dy,
         .gain_sink = gain_sink, .bias_sink = bias_sink,
     };
     split_run(k, k->row->column_sums, &job, cols, COLUMN_GRAIN);
@@ -121,23 +125,34 @@ void kern_rope(struct kern *k, uint64_t rows, float *x, uint64_t ld, const struc
 
 /* ---- embedding ---- */
 
-void kern_embed_forward(struct kern *k, uint64_t rows, uint64_t cols, const int32_t *token, const float *table,
-                        const float *positions, uint64_t first, uint64_t period, float *y)
+void kern_embed_forward(struct kern *k, uint64_t rows, uint64_t cols, const struct lookup *token,
+                        const struct lookup *position, float *y)
 {
-    BUG_IF(cols == 0 || (positions != NULL && period == 0));
-    struct embed_job job = {
-        .cols = cols, .token = token, .table = table, .positions = positions, .first = first, .period = period, .y = y,
-    };
+    BUG_IF(cols == 0);
+    for (uint64_t t = 0; t < rows; t++) {
+        BUG_IF(token->index[t] < 0);
+        BUG_IF(position != NULL && (uint64_t)position->index[t] - position->first >= position->count);
+    }
+    struct embed_job job = { .cols = cols, .token = token, .position = position, .y = y };
     split_run(k, k->row->embed_forward, &job, rows, split_rows_grain(cols));
 }
 
-void kern_embed_grad(struct kern *k, uint64_t rows, uint64_t cols, const int32_t *token, const float *dy, int64_t *grad,
-                     int64_t *position_grad, uint64_t period, float scale, bool *overflow)
+void kern_embed_grad(struct kern *k, const struct embed_grad *g)
 {
-    BUG_IF(!(scale > 0.0f) || (position_grad != NULL && period == 0));
-    struct embed_job job = {
-        .rows = rows, .cols = cols, .token = token, .period = period, .dy = dy, .grad = grad,
-        .position_grad = position_grad, .scale = scale, .overflow = overflow,
+    BUG_IF(!(g->scale > 0.0f) || g->ld < g->cols);
+    split_run(k, k->row->embed_grad, g, g->cols, COLUMN_GRAIN);
+}
+
+/* ---- dropout ---- */
+
+void kern_dropout(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *residual, float *y,
+                  const struct dropout *d)
+{
+    BUG_IF(cols == 0 || d->period == 0 || d->site >> 16 != 0 || !(d->p > 0.0 && d->p < 1.0));
+    struct dropout_job job = {
+        .cols = cols, .x = x, .residual = residual, .y = y, .d = d,
+        .threshold = (uint32_t)(d->p * 0x1p32), .factor = (float)(1.0 / (1.0 - d->p)),
     };
-    split_run(k, k->row->embed_grad, &job, cols, COLUMN_GRAIN);
+    rng_key(d->seed, RNG_DROPOUT, job.key);
+    split_run(k, k->row->dropout, &job, rows, split_rows_grain(cols));
 }

@@ -38,27 +38,31 @@ struct rope_job {
     const struct rope *rope;
 };
 
-/* Range: rows (forward) or columns beginning at a multiple of 16 (gradient). */
+/* Range: rows. The gradient's job is the public struct embed_grad; range: columns beginning at a multiple of 16. */
 struct embed_job {
-    uint64_t rows, cols;
-    const int32_t *token;
-    const float *table, *positions;
-    uint64_t first, period;
+    uint64_t cols;
+    const struct lookup *token, *position; /* position may be NULL */
     float *y;
-    const float *dy;
-    int64_t *grad, *position_grad;
-    float scale;
-    bool *overflow;
+};
+
+/* Range: rows. */
+struct dropout_job {
+    uint64_t cols;
+    const float *x, *residual; /* residual may be NULL */
+    float *y;
+    const struct dropout *d;
+    uint32_t key[2];
+    uint32_t threshold; /* words below it drop their element */
+    float factor;
 };
 
 #define CROSS_ENTROPY_SEGMENTS_MAX 64u
 
-/* Range: rows. */
+/* Range: rows. kern_cross_entropy is the part that holds all columns. */
 struct cross_entropy_job {
-    uint64_t vocab, padded, ld;
-    uint32_t segments;
-    const int32_t *target;
-    float *logits, *loss;
+    struct ce_part part;
+    const float *max_in, *x_target_in, *sum_in; /* of all parts */
+    float *max, *x_target, *sum, *loss;
     bool backward;
 };
 
@@ -67,8 +71,9 @@ struct row_leaves {
     leaf_fn *column_sums;                                                                 /* struct column_job */
     leaf_fn *gelu_forward, *gelu_backward, *swiglu_forward, *swiglu_backward;             /* struct map_job */
     leaf_fn *rope;                                                                        /* struct rope_job */
-    leaf_fn *embed_forward, *embed_grad;                                                  /* struct embed_job */
-    leaf_fn *cross_entropy; /* struct cross_entropy_job */
+    leaf_fn *embed_forward, *embed_grad; /* struct embed_job, struct embed_grad */
+    leaf_fn *dropout;                    /* struct dropout_job */
+    leaf_fn *cross_entropy, *ce_max, *ce_exp, *ce_finish; /* struct cross_entropy_job */
 };
 
 extern const struct row_leaves row_leaves_scalar, row_leaves_avx2, row_leaves_avx512;
@@ -95,7 +100,8 @@ V16_INLINE void v16_store_part(float *p, struct v16 v, uint32_t n)
 leaf_fn KERN_NAME(row_column_sums), KERN_NAME(row_embed_grad);
 leaf_fn KERN_NAME(row_gelu_forward), KERN_NAME(row_gelu_backward), KERN_NAME(row_swiglu_forward),
     KERN_NAME(row_swiglu_backward), KERN_NAME(row_rope), KERN_NAME(row_embed_forward);
-leaf_fn KERN_NAME(row_cross_entropy);
+leaf_fn KERN_NAME(row_dropout);
+leaf_fn KERN_NAME(row_cross_entropy), KERN_NAME(row_ce_max), KERN_NAME(row_ce_exp), KERN_NAME(row_ce_finish);
 #endif
 
 #endif

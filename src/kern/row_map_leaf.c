@@ -9,7 +9,7 @@
  *   SwiGLU   s = 1 / (1 + exp(-gate)), a = gate s, y = a up
  *            backward: d_up = dy a;  d_gate = (dy up) fma(gate, fma(-s, s, s), s);  y = a up
  *   rotary   low = fma(low, cos, -(high sin)), high = fma(high, cos, low sin); inverse: sin with the other sign
- *   look-up  y = table + position */
+ *   look-up  y = (table + (+0)) + position; a table row that lies elsewhere is +0 */
 #include "kern/row_leaf.h"
 
 #include "kern/vmath.h"
@@ -115,20 +115,26 @@ void KERN_NAME(row_rope)(const void *job, uint64_t begin, uint64_t end)
 
 /* ---- embedding ---- */
 
+/* NULL: the row lies elsewhere. An index below `first` wraps to a large number. */
+static const float *looked_up(const struct lookup *l, uint64_t t, uint64_t cols)
+{
+    uint64_t row = (uint64_t)l->index[t] - l->first;
+    return row < l->count ? l->table + row * cols : NULL;
+}
+
 void KERN_NAME(row_embed_forward)(const void *job, uint64_t begin, uint64_t end)
 {
     const struct embed_job *j = job;
     for (uint64_t t = begin; t < end; t++) {
-        const float *row = j->table + (uint64_t)j->token[t] * j->cols;
+        const float *row = looked_up(j->token, t, j->cols);
+        const float *position = j->position != NULL ? looked_up(j->position, t, j->cols) : NULL;
         float *y = j->y + t * j->cols;
-        if (j->positions == NULL) {
-            memcpy(y, row, j->cols * sizeof(*y));
-            continue;
-        }
-        const float *position = j->positions + (j->first + t % j->period) * j->cols;
         for (uint64_t c = 0; c < j->cols; c += V16_LANES) {
             uint32_t n = j->cols - c < V16_LANES ? (uint32_t)(j->cols - c) : V16_LANES;
-            v16_store_part(y + c, v16_add(v16_load_part(row + c, n), v16_load_part(position + c, n)), n);
+            struct v16 v = row != NULL ? v16_load_part(row + c, n) : v16_zero();
+            v = v16_add(v, v16_zero());
+            v = position != NULL ? v16_add(v, v16_load_part(position + c, n)) : v;
+            v16_store_part(y + c, v, n);
         }
     }
 }

@@ -175,5 +175,9 @@ const struct row_leaves KERN_NAME(row_leaves) = {
     .rope = KERN_NAME(row_rope),
     .embed_forward = KERN_NAME(row_embed_forward),
     .embed_grad = KERN_NAME(row_embed_grad),
+    .dropout = KERN_NAME(row_dropout),
     .cross_entropy = KERN_NAME(row_cross_entropy),
+    .ce_max = KERN_NAME(row_ce_max),
+    .ce_exp = KERN_NAME(row_ce_exp),
+    .ce_finish = KERN_NAME(row_ce_finish),
 };

@@ -100,19 +100,17 @@ void KERN_NAME(row_column_sums)(const void *job, uint64_t begin, uint64_t end)
 
 void KERN_NAME(row_embed_grad)(const void *job, uint64_t begin, uint64_t end)
 {
-    const struct embed_job *j = job;
+    const struct embed_grad *j = job;
     struct v16 scale = v16_set1(j->scale);
     uint32_t bad = 0;
     for (uint64_t t = 0; t < j->rows; t++) {
-        int64_t *grad = j->grad + (uint64_t)j->token[t] * j->cols;
-        int64_t *position = j->position_grad != NULL ? j->position_grad + t % j->period * j->cols : NULL;
+        uint64_t row = (uint64_t)j->index[t] - j->first; /* below first: wraps to a large number */
+        if (row >= j->count) {
+            continue;
+        }
         for (uint64_t c = begin; c < end; c += V16_LANES) {
             uint32_t n = end - c < V16_LANES ? (uint32_t)(end - c) : V16_LANES;
-            struct v16 v = v16_load_part(j->dy + t * j->cols + c, n);
-            bad |= sink_add(grad + c, v, scale, n);
-            if (position != NULL) {
-                bad |= sink_add(position + c, v, scale, n);
-            }
+            bad |= sink_add(j->grad + row * j->ld + c, v16_load_part(j->dy + t * j->ld + c, n), scale, n);
         }
     }
     report(j->overflow, bad);

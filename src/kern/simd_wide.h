@@ -8,7 +8,8 @@
  *   d8_to_float_and_back(v)             rounded to fp32
  *   v16_from_d8(low, high)              both rounded to fp32, lanes 0-7 and 8-15
  *   fixed_beyond(p, wrong)              true when an integer of the eight is at or beyond +-2^62, or `wrong` is
- *   hash16_begin(first_index)  hash16_add(h, v) (the next sixteen elements)  hash16_sum(h) */
+ *   hash16_begin()  hash16_seek(h, index) (the next element's index)  hash16_add(h, v) (sixteen elements)
+ *   hash16_sum(h) */
 #ifndef KERN_SIMD_WIDE_H
 #define KERN_SIMD_WIDE_H
 
@@ -16,6 +17,11 @@
 #include "kern/simd.h"
 
 #define HASH_KEY_STEP 0x9e3779b97f4a7c15ull /* of hash_element: keys of neighbours differ by this */
+#define HASH_KEYS_EVEN                                                                             \
+    {                                                                                              \
+        0, 2 * HASH_KEY_STEP, 4 * HASH_KEY_STEP, 6 * HASH_KEY_STEP, 8 * HASH_KEY_STEP,             \
+            10 * HASH_KEY_STEP, 12 * HASH_KEY_STEP, 14 * HASH_KEY_STEP                             \
+    } /* of elements 0, 2, 4, ... after another */
 #define FIXED_EDGE (((int64_t)1 << 62) - 1)
 
 #if KERN_ISA == 2
@@ -82,13 +88,15 @@ struct hash16 {
     __m512i sum;
 };
 
-V16_INLINE struct hash16 hash16_begin(uint64_t first_index)
+V16_INLINE struct hash16 hash16_begin(void)
 {
-    uint64_t key[8];
-    for (uint64_t l = 0; l < 8; l++) {
-        key[l] = (first_index + 1 + 2 * l) * HASH_KEY_STEP;
-    }
-    return (struct hash16){ _mm512_loadu_si512(key), _mm512_setzero_si512() };
+    return (struct hash16){ _mm512_setzero_si512(), _mm512_setzero_si512() };
+}
+
+V16_INLINE void hash16_seek(struct hash16 *h, uint64_t index)
+{
+    static const uint64_t lane[8] = HASH_KEYS_EVEN;
+    h->key = _mm512_add_epi64(_mm512_set1_epi64((int64_t)((index + 1) * HASH_KEY_STEP)), _mm512_loadu_si512(lane));
 }
 
 /* `bits` holds an element in the low half of each lane; the multiplication ignores the high halves. */
@@ -197,14 +205,17 @@ struct hash16 {
     __m256i sum;
 };
 
-V16_INLINE struct hash16 hash16_begin(uint64_t first_index)
+V16_INLINE struct hash16 hash16_begin(void)
 {
-    uint64_t key[8];
-    for (uint64_t l = 0; l < 8; l++) {
-        key[l] = (first_index + 1 + 2 * l) * HASH_KEY_STEP;
-    }
-    const __m256i *at = (const __m256i *)key;
-    return (struct hash16){ { _mm256_loadu_si256(at), _mm256_loadu_si256(at + 1) }, _mm256_setzero_si256() };
+    return (struct hash16){ { _mm256_setzero_si256(), _mm256_setzero_si256() }, _mm256_setzero_si256() };
+}
+
+V16_INLINE void hash16_seek(struct hash16 *h, uint64_t index)
+{
+    static const uint64_t lane[8] = HASH_KEYS_EVEN;
+    __m256i first = _mm256_set1_epi64x((int64_t)((index + 1) * HASH_KEY_STEP));
+    h->key[0] = _mm256_add_epi64(first, _mm256_loadu_si256((const __m256i *)lane));
+    h->key[1] = _mm256_add_epi64(first, _mm256_loadu_si256((const __m256i *)lane + 1));
 }
 
 /* `bits` holds an element in the low half of each lane; the multiplication ignores the high halves. */
@@ -314,9 +325,14 @@ struct hash16 {
     uint64_t index, sum;
 };
 
-V16_INLINE struct hash16 hash16_begin(uint64_t first_index)
+V16_INLINE struct hash16 hash16_begin(void)
 {
-    return (struct hash16){ first_index, 0 };
+    return (struct hash16){ 0, 0 };
+}
+
+V16_INLINE void hash16_seek(struct hash16 *h, uint64_t index)
+{
+    h->index = index;
 }
 
 V16_INLINE void hash16_add(struct hash16 *h, struct v16 v)
