@@ -14,6 +14,7 @@
 #define COMM_COMM_INT_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include "comm/comm.h"
 
@@ -21,6 +22,7 @@
 #define COMM_NAME_BYTES 16u   /* of a group's name, in signatures */
 #define COMM_PLACE_BYTES 32u  /* of a file's name, without folders, in signatures */
 #define COMM_WAIT_NS 2000000  /* the longest sleep between two looks at the failure state */
+#define COMM_NOBODY UINT32_MAX
 
 /* ---- signatures ---- */
 
@@ -32,38 +34,44 @@ enum comm_type { TYPE_NONE, TYPE_BYTE, TYPE_I64, TYPE_F32, TYPE_COUNT };
 enum comm_op { OP_NONE, OP_SUM, OP_MAX, OP_COUNT };
 
 /* What one call is. Plain bytes, the same in every process: it goes through shared memory, MPI and the flight record.
- * Two ranks make the same collective call when everything but `number` of a message, file and name is equal. */
+ * The words before `file` are the same on all ranks of a collective call. */
 struct comm_sig {
     uint64_t number; /* collectives: 1 for the group's first; messages: 1 for the group's first of this rank */
     uint64_t group;  /* id of the group: the same on its ranks, differs between groups of a world */
     uint64_t count;  /* elements of `type` */
     uint64_t shape;  /* hash of what else must agree: bounds, element size, rows and columns; 0 when nothing */
-    uint64_t place;  /* hash of file and line */
+    uint64_t place;  /* hash of file name and line */
     uint32_t line;
-    uint32_t root;   /* root; the other rank of a message; else 0 */
+    uint32_t root;   /* root; the other rank of a message, within the group; else 0 */
     uint32_t tag;    /* of a message */
     uint8_t kind, type, op, pad;
     char file[COMM_PLACE_BYTES];
     char name[COMM_NAME_BYTES]; /* of the group */
 };
 #define COMM_SIG_WORDS (sizeof(struct comm_sig) / 8)
+#define COMM_SIG_EQUAL_BYTES offsetof(struct comm_sig, file)
 _Static_assert(sizeof(struct comm_sig) % 8 == 0, "signatures are copied as words");
 
 /* "#41 all-gather f32 x 1000 (state.c:210) of group tp"; messages: "recv byte x 64 from 1 tag 7 (pipe.c:33) of ..." */
 #define COMM_SIG_TEXT 160
 void sig_text(const struct comm_sig *sig, char out[COMM_SIG_TEXT]);
+/* Whether two ranks make the same collective call. */
 bool sig_equal(const struct comm_sig *a, const struct comm_sig *b);
 
 /* ---- the control block of a node ---- */
+
+/* A number that only grows (mod 2^32), on which ranks of the node may sleep. */
+struct comm_futex {
+    _Atomic uint32_t value;
+    _Atomic uint32_t sleepers;
+};
 
 enum comm_call_state { CALL_NONE, CALL_EVEN, CALL_ODD, CALL_MESSAGE }; /* which sig is in flight: value - 1 */
 
 /* A rank's calls on one of its groups. */
 struct comm_call_slot {
-    _Alignas(64) _Atomic uint32_t step; /* meetings this rank has arrived at; a futex */
-    _Atomic uint32_t sleepers;          /* ranks asleep on `step` */
+    _Alignas(64) struct comm_futex step; /* meetings this rank has arrived at */
     _Atomic uint32_t state;             /* enum comm_call_state; CALL_NONE: not in a call of this group */
-    _Atomic uint32_t verdict;           /* comm_agree: this rank's enum err */
     _Atomic uint64_t group;             /* id; 0: slot not used */
     _Atomic uint64_t calls;             /* collectives begun */
     _Atomic uint64_t messages;          /* sends, sents and receives begun */
@@ -83,8 +91,8 @@ struct comm_rank_slot {
 
 struct comm_node {
     _Alignas(64) _Atomic uint32_t failure; /* 0, 1 or 2: see above */
-    _Atomic uint32_t rank;                 /* world rank that failed; these four are set when failure is 2 */
-    _Atomic uint32_t err;
+    uint32_t rank;                         /* world rank that failed; these three are set when failure is 2 */
+    uint32_t err;
     char message[ERR_MESSAGE_BYTES];       /* without "rank N: " */
     struct comm_rank_slot slot[];          /* by rank within the node */
 };
@@ -92,11 +100,13 @@ struct comm_node {
 /* A consistent copy of what a rank is doing in one of its groups: false when it is in no call there. */
 bool call_slot_read(const struct comm_call_slot *slot, struct comm_sig *out);
 
-/* Record that world rank `rank` failed: the first one told to this node wins. message without "rank N: ". Returns
- * whether it was the first. Carrying it to other nodes is the transport's (transport->failed). */
+/* Record that world rank `rank` failed (COMM_NOBODY: the message names who) and tell other nodes (transport->failed).
+ * The first one told to this node wins. message without "rank N: ". By any thread. Returns whether it was the first. */
 bool node_fail(struct comm_world *w, uint32_t rank, enum err err, const char *message);
-/* The recorded failure as this rank's error: message "rank N: ..." and its code; OK when there is none. */
+/* The recorded failure as this thread's error: message "rank N: ..." and its code; OK when there is none. */
 MUST_USE enum err node_failure(const struct comm_world *w);
+/* Whether there is one: a load. */
+bool node_failed(const struct comm_world *w);
 
 /* ---- shared memory ---- */
 
@@ -110,12 +120,15 @@ struct comm_region {
     struct comm_handle handle;
 };
 
-/* Waiting for `*word` to become `target` or more (mod 2^32): a short spin, a few yields, then sleeps on the futex of
- * at most COMM_WAIT_NS; ends early with the error of a failed rank, and with ERR_PEER when world rank `whom` has left.
- * futex_post adds 1 to the word and wakes who sleeps. */
-MUST_USE enum err futex_wait_step(struct comm *c, _Atomic uint32_t *word, _Atomic uint32_t *sleepers, uint32_t target,
-                                  uint32_t whom);
-void futex_post(_Atomic uint32_t *word, _Atomic uint32_t *sleepers);
+/* A region that rank `maker` of `via` makes and others of its node map. Collective over via: every rank takes part, those
+ * with bytes 0 get none. On an error all get it and nothing is held. */
+MUST_USE enum err region_share(struct comm *via, uint32_t maker, uint64_t bytes, struct comm_region *out);
+
+/* Wait until the value is `target` or more: a short spin, a few yields, then sleeps of at most COMM_WAIT_NS. Ends early
+ * with the error of a failed rank, and with ERR_PEER when member `whom` of c, who was to post, has left. */
+MUST_USE enum err futex_wait(struct comm *c, struct comm_futex *f, uint32_t target, uint32_t whom);
+/* Add 1 and wake who sleeps. */
+void futex_post(struct comm_futex *f);
 
 /* ---- engines and transports ---- */
 
@@ -124,7 +137,8 @@ void futex_post(_Atomic uint32_t *word, _Atomic uint32_t *sleepers);
  * a call made of several (split, window) may use more than one function, later ones find c->fresh false. */
 struct comm_engine {
     const char *name;
-    /* Collective over the new group c, whose members, sizes and slots are filled in; parent is open. */
+    /* Collective over the new group c, whose members, slots and region are filled in; parent is open, NULL for the
+     * world's own group. */
     enum err (*open)(struct comm *c, struct comm *parent);
     void (*close)(struct comm *c); /* not collective, never waits */
     enum err (*barrier)(struct comm *c);
@@ -135,7 +149,7 @@ struct comm_engine {
     enum err (*max_f32)(struct comm *c, float *buf, uint64_t n);
     enum err (*reduce_scatter_i64)(struct comm *c, int64_t *buf, const uint64_t *bounds);
     enum err (*all_gather)(struct comm *c, void *buf, uint64_t size, const uint64_t *bounds);
-    enum err (*window)(struct comm *c, uint64_t bytes); /* sets c->window[own]; never called with less than before */
+    enum err (*window)(struct comm *c, uint64_t bytes); /* sets c->window[own] and window_bytes; more than before */
     enum err (*tree_sum)(struct comm *c, const struct comm_tree *t);
     enum err (*send)(struct comm *c, uint32_t to, uint32_t tag, const void *buf, uint64_t bytes,
                      struct comm_ticket *ticket);
@@ -157,8 +171,9 @@ struct comm_transport {
     const struct comm_engine *far; /* for groups that span nodes; NULL where there is one node */
     /* Tell other nodes of the failure recorded on this one; may be called by any thread. NULL: one node. */
     void (*failed)(struct comm_world *w);
-    /* Seeded disturbance, called before a rank publishes and after it wakes; NULL: none. */
-    void (*disturb)(struct comm_world *w);
+    /* Seeded disturbance: may delay this thread, and returns for how many nanoseconds a message is to be held back.
+     * Called before a rank publishes and after it wakes. NULL: none. */
+    uint64_t (*disturb)(struct comm_world *w);
     /* The last act of comm_close: groups are closed already; frees the world (threads: only marks it). */
     void (*close)(struct comm_world *w, enum err err);
 };
@@ -169,7 +184,8 @@ struct comm_watch_ops {
     uint64_t (*begin)(struct comm *c, const struct comm_sig *sig);
     void (*end)(struct comm *c, uint64_t record, enum err err);
     void (*phase)(struct comm_world *w, enum comm_phase phase, uint64_t step, uint32_t layer);
-    void (*close)(struct comm_world *w, enum err err); /* first act of comm_close; ends the thread */
+    /* By comm_close, after others are told of an error and before anything is freed: ends the thread. */
+    void (*close)(struct comm_world *w, enum err err);
 };
 
 /* ---- groups and worlds ---- */
@@ -184,6 +200,7 @@ struct comm {
     struct comm_call_slot *own;       /* = peer[rank] */
     const struct comm_engine *engine;
     void *state;                      /* the engine's */
+    struct comm_region region;        /* the shared part of a group on one node */
     uint64_t calls, messages, splits; /* made so far; the slot has copies */
     struct comm_sig sig;              /* of the call in progress; once for each group, as one thread uses it */
     bool fresh;                       /* its signatures are not compared yet */
@@ -220,11 +237,20 @@ void world_free(struct comm_world *w);
 
 /* What every comm_*_at does: sig's kind, type, op, root, tag, count, shape are set; the rest is filled in. */
 MUST_USE enum err call_begin(struct comm *c, const struct comm_sig *what, struct comm_site site);
-/* Ends the call and returns err. */
+/* Ends the call and returns err. Groups of one are not recorded. */
 enum err call_end(struct comm *c, enum err err);
 
 /* Signatures of all ranks of c, by group rank, differ: records ERR_PEER naming ranks and calls and returns it. */
 enum err call_mismatch(struct comm *c, const struct comm_sig *sigs);
+
+/* The arithmetic of comm_tree_sum: rows [lo, hi) of the operands part[0 .. parts), rows of t->cols elements, to row
+ * i - first of t->out and t->residual. Balanced tree over parts (a power of two); out may be a part. */
+struct tree_rows {
+    const float *const *part;
+    uint32_t parts;
+    uint64_t lo, hi, first;
+};
+void tree_sum_rows(const struct comm_tree *t, const struct tree_rows *rows);
 
 /* mpi.c: a world of the job an MPI launcher started. */
 MUST_USE enum err mpi_world_open(struct comm_world **out);
