@@ -21,6 +21,7 @@
 #define COMM_GROUPS_MAX 32u   /* groups of a rank, the world included */
 #define COMM_NAME_BYTES 16u   /* of a group's name, in signatures */
 #define COMM_PLACE_BYTES 32u  /* of a file's name, without folders, in signatures */
+#define COMM_NOTE_BYTES 512u  /* the longest note of a watchdog */
 #define COMM_WAIT_NS 2000000  /* the longest sleep between two looks at the failure state */
 #define COMM_NOBODY UINT32_MAX
 
@@ -174,6 +175,14 @@ struct comm_transport {
     /* Seeded disturbance: may delay this thread, and returns for how many nanoseconds a message is to be held back.
      * Called before a rank publishes and after it wakes. NULL: none. */
     uint64_t (*disturb)(struct comm_world *w);
+    /* End the whole job now with this exit code, also ranks that are stopped or compute: called by the watchdog's
+     * thread, does not return. NULL: the failure in the control block is all there is to say (threads). */
+    void (*end_job)(struct comm_world *w, int code);
+    /* Notes between watchdogs, which name a late rank of another node: put gives one of at most COMM_NOTE_BYTES to
+     * world rank `to` and never waits (it may be lost); take fetches one that came for this rank, false when there is
+     * none. Called by the watchdog's thread only. NULL: one node. */
+    void (*note_put)(struct comm_world *w, uint32_t to, const void *note, uint32_t bytes);
+    bool (*note_take)(struct comm_world *w, uint32_t *from, void *note, uint32_t *bytes);
     /* The last act of comm_close: groups are closed already; frees the world (threads: only marks it). */
     void (*close)(struct comm_world *w, enum err err);
 };
@@ -204,6 +213,8 @@ struct comm {
     uint64_t calls, messages, splits; /* made so far; the slot has copies */
     struct comm_sig sig;              /* of the call in progress; once for each group, as one thread uses it */
     bool fresh;                       /* its signatures are not compared yet */
+    bool recorded;                    /* it is in the flight record, as number .. */
+    uint64_t record;
     void **window;                    /* of each member that this rank can read; own one at [rank]; NULL: none yet */
     uint64_t window_bytes;
     struct comm *_Atomic next;        /* world->groups: only ever prepended to */
