@@ -1,4 +1,4 @@
-/* Norms, activations, embeddings and column sums: against double references and finite differences, and the same
+/* Norms, activations, embeddings, dropout and column sums: against double references and finite differences, and the same
  * bytes for every instruction set, thread count and division of the rows. */
 #include "kern_each.h"
 
@@ -187,7 +187,12 @@ static int64_t start_value(uint64_t c)
     return (int64_t)c * 1000003 - 77;
 }
 
-/* options: 0 layer norm, 1 root mean square, 2 bias of a linear layer (ldy > cols) */
+/* options: 0 layer norm, 1 root mean square, 2 bias of a linear layer, 3 layer norm; 2 and 3: a slice of the columns */
+static uint64_t column_ld(const struct shape *s)
+{
+    return s->option >= 2 ? COLS_MAX : s->cols;
+}
+
 static void column_sums(struct kern *k, struct outs *o, const struct shape *s)
 {
     int64_t *gain = outs_take(o, s->cols, 8), *bias = outs_take(o, s->cols, 8);
@@ -198,16 +203,16 @@ static void column_sums(struct kern *k, struct outs *o, const struct shape *s)
         bias[c] = -start_value(c);
     }
     struct grad_sink gain_sink = { gain, UNIT, SCALE, &overflow[0] }, bias_sink = { bias, UNIT, SCALE, &overflow[1] };
-    uint64_t ldy = s->option == 2 ? COLS_MAX : s->cols;
+    uint64_t ld = column_ld(s);
     for (uint64_t t = 0; t < s->rows; t += s->step) {
         uint64_t n = rows_of_step(s, t);
-        const float *dy = in_dy + t * ldy, *x = in_x + t * s->cols;
+        const float *dy = in_dy + t * ld, *x = in_x + t * ld;
         if (s->option == 2) {
-            kern_bias_grad(k, n, s->cols, dy, ldy, &bias_sink);
+            kern_bias_grad(k, n, s->cols, dy, ld, &bias_sink);
         } else if (s->option == 1) {
-            kern_norm_grad(k, n, s->cols, x, NULL, in_rstd + t, dy, &gain_sink, NULL);
+            kern_norm_grad(k, n, s->cols, ld, x, NULL, in_rstd + t, dy, &gain_sink, NULL);
         } else {
-            kern_norm_grad(k, n, s->cols, x, in_mean + t, in_rstd + t, dy, &gain_sink, &bias_sink);
+            kern_norm_grad(k, n, s->cols, ld, x, in_mean + t, in_rstd + t, dy, &gain_sink, &bias_sink);
         }
     }
 }
@@ -215,14 +220,14 @@ static void column_sums(struct kern *k, struct outs *o, const struct shape *s)
 /* The definition, one column at a time. */
 static void column_reference(const struct shape *s, uint64_t c, int64_t *gain, int64_t *bias)
 {
-    uint64_t ldy = s->option == 2 ? COLS_MAX : s->cols;
+    uint64_t ld = column_ld(s);
     *gain = start_value(c);
     *bias = -start_value(c);
     for (uint64_t begin = 0; begin < s->rows; begin += UNIT) {
         float g = 0, b = 0;
         for (uint64_t t = begin; t < begin + UNIT && t < s->rows; t++) {
-            float dy = in_dy[t * ldy + c];
-            float x = in_x[t * s->cols + c] - (s->option == 0 ? in_mean[t] : 0);
+            float dy = in_dy[t * ld + c];
+            float x = in_x[t * ld + c] - (s->option != 1 ? in_mean[t] : 0);
             g = fmaf(dy, x * in_rstd[t], g);
             b += dy;
         }
@@ -237,7 +242,7 @@ static void sums_over_rows_are_one_chain_for_each_unit(void **state)
     static struct each e;
     each_open(&e);
     inputs();
-    for (int option = 0; option < 3; option++) {
+    for (int option = 0; option < 4; option++) {
         for (size_t i = 0; i < SIZES; i++) {
             for (uint64_t rows = 1; rows <= 29; rows += 7) {
                 struct shape s = { rows, sizes[i], rows, option };
@@ -451,96 +456,212 @@ static void rope_rotates_pairs_of_half_the_head(void **state)
     each_close(&e);
 }
 
-/* ---- token embedding ---- */
+/* ---- embedding ---- */
 
 #define VOCAB 7u
-static int32_t tokens[ROWS_MAX];
+#define SPAN 9u /* positions from FIRST_POSITION on */
+#define FIRST_POSITION 30
+static int32_t tokens[ROWS_MAX], positions[ROWS_MAX];
 
-static void choose_tokens(void)
+/* Positions are not in order: a rank may hold two stretches of a sequence. */
+static void choose_rows(void)
 {
     for (size_t t = 0; t < ROWS_MAX; t++) {
         tokens[t] = (int32_t)(t * t % VOCAB);
+        positions[t] = FIRST_POSITION + (int32_t)(t * 5 % SPAN);
     }
 }
 
-/* option: 0 without positions, otherwise their period */
+/* Which rows of the vocabulary are here, and whether there are positions. */
+struct embed_case {
+    uint64_t first, count;
+    bool with_positions;
+};
+static const struct embed_case embed_cases[] = { { 0, VOCAB, false }, { 0, VOCAB, true }, { 0, 3, false },
+                                                 { 3, 4, false },     { 2, 3, true },     { 9, 5, true } };
+#define EMBED_CASES (sizeof(embed_cases) / sizeof(embed_cases[0]))
+
+/* option: which case. in_x is the whole table. */
 static void embed_run(struct kern *k, struct outs *o, const struct shape *s)
 {
+    const struct embed_case *c = &embed_cases[s->option];
     float *y = outs_take(o, s->rows * s->cols, 4);
-    uint64_t period = (uint64_t)s->option;
     for (uint64_t t = 0; t < s->rows; t += s->step) {
-        kern_embed_forward(k, rows_of_step(s, t), s->cols, tokens + t, in_x, period > 0 ? in_up : NULL, 1 + t, period,
+        const struct lookup token = { in_x + c->first * s->cols, tokens + t, c->first, c->count };
+        const struct lookup position = { in_up, positions + t, FIRST_POSITION, SPAN };
+        kern_embed_forward(k, rows_of_step(s, t), s->cols, &token, c->with_positions ? &position : NULL,
                            y + t * s->cols);
     }
 }
 
-static void embedding_copies_rows_and_adds_positions(void **state)
+static float embedded(const struct embed_case *c, uint64_t t, uint64_t cols, uint64_t column)
+{
+    uint64_t row = (uint64_t)tokens[t];
+    bool here = row >= c->first && row < c->first + c->count;
+    float v = here ? in_x[row * cols + column] : 0.0f;
+    v = v == 0.0f || fabsf(v) < 0x1p-126f ? 0.0f : v; /* -0 and denormal numbers become +0 */
+    return c->with_positions ? v + in_up[(uint64_t)(positions[t] - FIRST_POSITION) * cols + column] : v;
+}
+
+static void embedding_looks_up_rows_and_adds_positions(void **state)
 {
     (void)state;
     static struct each e;
+    static float want[ROWS_MAX * COLS_MAX];
     each_open(&e);
     inputs();
-    choose_tokens();
-    const int periods[] = { 0, 5, 13 };
-    for (size_t p = 0; p < 3; p++) {
+    choose_rows();
+    for (uint64_t i = 0; i < VOCAB * COLS_MAX; i += 5) {
+        in_x[i] = i % 2 == 0 ? -0.0f : -1e-40f;
+        in_up[i] = i % 3 == 0 ? -0.0f : in_up[i];
+    }
+    for (size_t c = 0; c < EMBED_CASES; c++) {
         for (size_t i = 0; i < SIZES; i++) {
-            struct shape s = { 13, sizes[i], 13, periods[p] };
-            const struct outs *o = s.option == 13 ? each_run_split(&e, embed_run, s) : each_run(&e, embed_run, &s);
-            const float *y = outs_part(o, 0);
-            for (uint64_t t = 0; t < s.rows; t++) {
-                for (uint64_t c = 0; c < s.cols; c++) {
-                    float want = in_x[(uint64_t)tokens[t] * s.cols + c];
-                    want += s.option > 0 ? in_up[(1 + t % (uint64_t)s.option) * s.cols + c] : 0;
-                    assert_true(y[t * s.cols + c] == want);
-                }
+            struct shape s = { 13, sizes[i], 13, (int)c };
+            const struct outs *o = each_run_split(&e, embed_run, s);
+            for (uint64_t j = 0; j < s.rows * s.cols; j++) {
+                want[j] = embedded(&embed_cases[c], j / s.cols, s.cols, j % s.cols);
             }
+            assert_memory_equal(outs_part(o, 0), want, s.rows * s.cols * 4);
         }
     }
     each_close(&e);
 }
 
-/* option 1: with positions */
+/* option: which case; tables have a few columns more than are used */
 static void embed_grad_run(struct kern *k, struct outs *o, const struct shape *s)
 {
-    int64_t *grad = outs_take(o, VOCAB * s->cols, 8), *position_grad = outs_take(o, 5 * s->cols, 8);
+    const struct embed_case *c = &embed_cases[s->option];
+    uint64_t ld = s->cols + 3;
+    int64_t *grad = outs_take(o, c->count * ld, 8), *position_grad = outs_take(o, SPAN * ld, 8);
     bool *overflow = outs_take(o, 1, sizeof(bool));
     *overflow = false;
-    for (uint64_t c = 0; c < VOCAB * s->cols; c++) {
-        grad[c] = start_value(c);
+    for (uint64_t i = 0; i < c->count * ld; i++) {
+        grad[i] = start_value(i);
     }
-    memset(position_grad, 0, 5 * s->cols * 8);
-    kern_embed_grad(k, s->rows, s->cols, tokens, in_dy, grad, s->option ? position_grad : NULL, 5, SCALE, overflow);
+    memset(position_grad, 0, SPAN * ld * 8);
+    struct embed_grad g = { s->rows, s->cols, ld, tokens, c->first, c->count, in_dy, grad, SCALE, overflow };
+    kern_embed_grad(k, &g);
+    g = (struct embed_grad){ s->rows, s->cols, ld, positions, FIRST_POSITION, SPAN, in_dy, position_grad, SCALE, overflow };
+    kern_embed_grad(k, &g);
+}
+
+static void check_embed_grad(struct each *e, const struct shape *s)
+{
+    static int64_t want[VOCAB * (COLS_MAX + 3)], want_position[SPAN * (COLS_MAX + 3)];
+    const struct embed_case *c = &embed_cases[s->option];
+    const struct outs *o = each_run(e, embed_grad_run, s);
+    uint64_t ld = s->cols + 3;
+    for (uint64_t i = 0; i < c->count * ld; i++) {
+        want[i] = start_value(i);
+    }
+    memset(want_position, 0, sizeof(want_position));
+    for (uint64_t t = 0; t < s->rows; t++) {
+        uint64_t row = (uint64_t)tokens[t], position = (uint64_t)(positions[t] - FIRST_POSITION);
+        for (uint64_t j = 0; j < s->cols; j++) {
+            int64_t v = llrint((double)in_dy[t * ld + j] * (double)SCALE);
+            want_position[position * ld + j] += v;
+            if (row >= c->first && row < c->first + c->count) {
+                want[(row - c->first) * ld + j] += v;
+            }
+        }
+    }
+    assert_memory_equal(outs_part(o, 0), want, c->count * ld * 8);
+    assert_memory_equal(outs_part(o, 1), want_position, SPAN * ld * 8);
+    assert_false(*(bool *)outs_part(o, 2));
 }
 
 static void embedding_gradient_is_an_exact_sum(void **state)
 {
     (void)state;
     static struct each e;
-    static int64_t want[VOCAB * COLS_MAX], want_position[5 * COLS_MAX];
+    each_open(&e);
+    choose_rows();
+    for (size_t c = 0; c < EMBED_CASES; c++) {
+        for (size_t i = 0; i < SIZES; i++) {
+            inputs();
+            struct shape s = { 23, sizes[i], 23, (int)c };
+            check_embed_grad(&e, &s);
+            in_dy[22 * (s.cols + 3) + s.cols] = NAN; /* beside the columns in use */
+            check_embed_grad(&e, &s);
+            in_dy[22 * (s.cols + 3) + s.cols - 1] = -0x1p10f;
+            assert_true(*(bool *)outs_part(each_run(&e, embed_grad_run, &s), 2));
+        }
+    }
+    each_close(&e);
+}
+
+/* ---- dropout ---- */
+
+#define PERIOD 6u
+static const int32_t dropout_positions[PERIOD] = { 0, 1, 70000, 3, 4, INT32_MAX };
+static const double rates[] = { 0.1, 0.5, 0x1p-33, 1.0 - 0x1p-40 };
+#define RATES (sizeof(rates) / sizeof(rates[0]))
+
+static struct dropout dropout_at(int option, uint64_t first_row)
+{
+    return (struct dropout){
+        .seed = 42, .site = 65535 - (uint32_t)option, .p = rates[option], .first_sample = ((uint64_t)1 << 33) + 5,
+        .period = PERIOD, .first_row = 4 + first_row, .position = dropout_positions,
+    };
+}
+
+/* option: which rate. Without a residual, with one, and over each of the inputs. */
+static void dropout_run(struct kern *k, struct outs *o, const struct shape *s)
+{
+    uint64_t size = s->rows * s->cols;
+    float *y = outs_take(o, size, 4), *sum = outs_take(o, size, 4), *in_place[2];
+    for (int i = 0; i < 2; i++) {
+        in_place[i] = outs_take(o, size, 4);
+        memcpy(in_place[i], i == 0 ? in_x : in_dx, size * 4);
+    }
+    for (uint64_t t = 0; t < s->rows; t += s->step) {
+        struct dropout d = dropout_at(s->option, t);
+        uint64_t n = rows_of_step(s, t), at = t * s->cols;
+        kern_dropout(k, n, s->cols, in_x + at, NULL, y + at, &d);
+        kern_dropout(k, n, s->cols, in_x + at, in_dx + at, sum + at, &d);
+        kern_dropout(k, n, s->cols, in_place[0] + at, in_dx + at, in_place[0] + at, &d);
+        kern_dropout(k, n, s->cols, in_x + at, in_place[1] + at, in_place[1] + at, &d);
+    }
+    assert_memory_equal(sum, in_place[0], size * 4);
+    assert_memory_equal(sum, in_place[1], size * 4);
+}
+
+/* The definition; *dropped counts. */
+static float dropped_or_scaled(const struct dropout *d, float x, uint64_t t, uint64_t column, uint64_t *dropped)
+{
+    uint64_t row = d->first_row + t;
+    uint64_t a = (d->first_sample + row / PERIOD) * 65536 + d->site;
+    uint64_t b = ((uint64_t)d->position[row % PERIOD] << 32) + column / 4;
+    bool drop = rng_at(d->seed, RNG_DROPOUT, a, b).word[column % 4] < (uint64_t)floor(d->p * 0x1p32);
+    *dropped += drop;
+    return drop ? 0.0f : x * (float)(1.0 / (1.0 - d->p));
+}
+
+static void dropout_depends_on_coordinates_only(void **state)
+{
+    (void)state;
+    static struct each e;
+    static float want[ROWS_MAX * COLS_MAX], want_sum[ROWS_MAX * COLS_MAX];
     each_open(&e);
     inputs();
-    choose_tokens();
-    for (int positions = 0; positions < 2; positions++) {
+    in_x[3] = -0.0f;
+    in_dx[7] = -0.0f;
+    in_x[COLS_MAX] = INFINITY;
+    for (int option = 0; option < (int)RATES; option++) {
         for (size_t i = 0; i < SIZES; i++) {
-            struct shape s = { 23, sizes[i], 23, positions };
-            const struct outs *o = each_run(&e, embed_grad_run, &s);
-            for (uint64_t c = 0; c < VOCAB * s.cols; c++) {
-                want[c] = start_value(c);
+            struct shape s = { 13, sizes[i], 13, option };
+            uint64_t size = s.rows * s.cols, dropped = 0;
+            const struct dropout d = dropout_at(option, 0);
+            const struct outs *o = each_run_split(&e, dropout_run, s);
+            for (uint64_t j = 0; j < size; j++) {
+                want[j] = dropped_or_scaled(&d, in_x[j], j / s.cols, j % s.cols, &dropped);
+                want_sum[j] = in_dx[j] + want[j];
             }
-            memset(want_position, 0, sizeof(want_position));
-            for (uint64_t t = 0; t < s.rows; t++) {
-                for (uint64_t c = 0; c < s.cols; c++) {
-                    int64_t v = llrint((double)in_dy[t * s.cols + c] * (double)SCALE);
-                    want[(uint64_t)tokens[t] * s.cols + c] += v;
-                    want_position[t % 5 * s.cols + c] += positions ? v : 0;
-                }
-            }
-            assert_memory_equal(outs_part(o, 0), want, VOCAB * s.cols * 8);
-            assert_memory_equal(outs_part(o, 1), want_position, 5 * s.cols * 8);
-            assert_false(*(bool *)outs_part(o, 2));
-            in_dy[22 * s.cols + s.cols - 1] = -0x1p10f;
-            assert_true(*(bool *)outs_part(each_run(&e, embed_grad_run, &s), 2));
-            inputs();
+            assert_memory_equal(outs_part(o, 0), want, size * 4);
+            assert_memory_equal(outs_part(o, 1), want_sum, size * 4);
+            double spread = 5 * sqrt((double)size * d.p * (1 - d.p)) + 1e-3;
+            assert_near("dropped", size, (double)dropped, (double)size * d.p, spread);
         }
     }
     each_close(&e);
@@ -554,7 +675,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(gelu_matches_double),
     cmocka_unit_test(swiglu_matches_double),
     cmocka_unit_test(rope_rotates_pairs_of_half_the_head),
-    cmocka_unit_test(embedding_copies_rows_and_adds_positions),
+    cmocka_unit_test(embedding_looks_up_rows_and_adds_positions),
     cmocka_unit_test(embedding_gradient_is_an_exact_sum),
+    cmocka_unit_test(dropout_depends_on_coordinates_only),
 };
 TEST_MAIN(tests)
