@@ -111,7 +111,8 @@ bool node_failed(const struct comm_world *w);
 
 /* ---- shared memory ---- */
 
-/* What another rank of the node needs to map a region: an address for threads; process, descriptor.. for processes. */
+/* What another rank of the node needs to map a region: an address for threads; process, descriptor.. for processes.
+ * word[0] is never 0. */
 struct comm_handle {
     uint64_t word[4];
 };
@@ -158,6 +159,8 @@ struct comm_engine {
     enum err (*recv)(struct comm *c, uint32_t from, uint32_t tag, void *buf, uint64_t bytes);
 };
 extern const struct comm_engine solo_engine, shm_engine;
+/* Bytes of the region of a group on one node. */
+uint64_t shm_group_bytes(uint32_t size);
 
 struct comm_transport {
     const char *name;
@@ -209,7 +212,8 @@ struct comm {
     struct comm_call_slot *own;       /* = peer[rank] */
     const struct comm_engine *engine;
     void *state;                      /* the engine's */
-    struct comm_region region;        /* the shared part of a group on one node */
+    struct comm_region region;        /* the shared part of a group on one node; bytes 0: not its own, or none */
+    bool opened;                      /* by the engine */
     uint64_t calls, messages, splits; /* made so far; the slot has copies */
     struct comm_sig sig;              /* of the call in progress; once for each group, as one thread uses it */
     bool fresh;                       /* its signatures are not compared yet */

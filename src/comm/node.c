@@ -1,0 +1,113 @@
+/* Why this exists: what the ranks of a node have in common whatever they talk about: the one failure that ends all
+ * their waits, and the one way to wait for another rank.
+ *
+ * Invariants: the failure is written once, by the rank that moved it from 0 to 1, and read only at 2. A wait looks at
+ * the failure at least every COMM_WAIT_NS, so nobody has to be woken for it. */
+#include "comm/comm_int.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/pool.h"
+
+/* Ranks may outnumber the cores: give the core away soon. */
+#define SPINS 100
+#define YIELDS 100
+
+bool node_fail(struct comm_world *w, uint32_t rank, enum err err, const char *message)
+{
+    BUG_IF(err == OK);
+    struct comm_node *ctl = w->ctl;
+    uint32_t none = 0;
+    if (!atomic_compare_exchange_strong(&ctl->failure, &none, 1)) {
+        return false;
+    }
+    ctl->rank = rank;
+    ctl->err = err;
+    snprintf(ctl->message, sizeof(ctl->message), "%s", message);
+    atomic_store_explicit(&ctl->failure, 2, memory_order_release);
+    if (w->transport->failed != NULL) {
+        w->transport->failed(w);
+    }
+    return true;
+}
+
+bool node_failed(const struct comm_world *w)
+{
+    return atomic_load_explicit(&w->ctl->failure, memory_order_acquire) == 2;
+}
+
+enum err node_failure(const struct comm_world *w)
+{
+    if (!node_failed(w)) {
+        return OK;
+    }
+    const struct comm_node *ctl = w->ctl;
+    if (ctl->rank == COMM_NOBODY) {
+        return FAIL((enum err)ctl->err, "%s", ctl->message);
+    }
+    return FAIL((enum err)ctl->err, "rank %u: %s", ctl->rank, ctl->message);
+}
+
+void futex_post(struct comm_futex *f)
+{
+    /* Ordered against the sleepers' count and then look: no wake is lost between the two. */
+    atomic_fetch_add(&f->value, 1);
+    if (atomic_load(&f->sleepers) > 0) {
+        syscall(SYS_futex, &f->value, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    }
+}
+
+static bool reached(struct comm_futex *f, uint32_t target)
+{
+    return (int32_t)(atomic_load_explicit(&f->value, memory_order_acquire) - target) >= 0;
+}
+
+static void sleep_on(struct comm_futex *f, uint32_t target)
+{
+    const struct timespec longest = { 0, COMM_WAIT_NS };
+    atomic_fetch_add(&f->sleepers, 1);
+    uint32_t seen = atomic_load(&f->value);
+    if ((int32_t)(seen - target) < 0) {
+        syscall(SYS_futex, &f->value, FUTEX_WAIT, seen, &longest, NULL, 0);
+    }
+    atomic_fetch_sub(&f->sleepers, 1);
+}
+
+/* The member waited for has closed its world: it will never come. */
+static enum err fail_left(struct comm *c, uint32_t whom)
+{
+    char call[COMM_SIG_TEXT], text[COMM_SIG_TEXT + 128];
+    sig_text(&c->sig, call);
+    snprintf(text, sizeof(text), "waits at %s for rank %u, which has made %llu calls in this group and ended", call,
+             c->member[whom], (unsigned long long)atomic_load(&c->peer[whom]->calls));
+    node_fail(c->world, c->world->rank, ERR_PEER, text);
+    return node_failure(c->world);
+}
+
+enum err futex_wait(struct comm *c, struct comm_futex *f, uint32_t target, uint32_t whom)
+{
+    const struct comm_world *w = c->world;
+    struct comm_rank_slot *other = &w->ctl->slot[w->node_rank_of[c->member[whom]]];
+    for (uint32_t round = 0; !reached(f, target); round++) {
+        if (node_failed(w)) {
+            return node_failure(w);
+        }
+        /* What it posted before it left is seen by the second look. */
+        if (atomic_load_explicit(&other->presence, memory_order_acquire) == RANK_LEFT && !reached(f, target)) {
+            return fail_left(c, whom);
+        }
+        if (round < SPINS) {
+            pool_relax();
+        } else if (round < SPINS + YIELDS) {
+            sched_yield();
+        } else {
+            sleep_on(f, target);
+        }
+    }
+    return OK;
+}
