@@ -41,7 +41,7 @@ struct worker_start {
     uint32_t worker;
 };
 
-static void relax(void)
+void pool_relax(void)
 {
 #if defined(__x86_64__)
     _mm_pause();
@@ -113,7 +113,7 @@ static bool wait_for_job(struct pool *p, uint64_t seen)
         if (atomic_load_explicit(&p->job, memory_order_acquire) != seen) {
             return !atomic_load(&p->stop);
         }
-        relax();
+        pool_relax();
     }
     pthread_mutex_lock(&p->lock);
     while (atomic_load(&p->job) == seen) {
@@ -160,7 +160,7 @@ static void run_job(struct pool *p, uint64_t tasks, bool each, pool_fn *fn, void
     announce(p);
     run_tasks(p, 0);
     for (uint32_t i = 0; atomic_load_explicit(&p->done, memory_order_acquire) < p->threads - 1; i++) {
-        relax();
+        pool_relax();
         if (!p->spin || i > SPIN_ROUNDS) {
             sched_yield();
         }

@@ -25,5 +25,7 @@ void pool_run(struct pool *p, uint64_t tasks, pool_fn *fn, void *arg);
 void pool_run_each(struct pool *p, pool_fn *fn, void *arg);
 /* Set the arithmetic mode above for the calling thread; pool threads already have it. */
 void pool_set_float_mode(void);
+/* What a loop that waits for another thread does between two looks: some ten nanoseconds that spare the core. */
+void pool_relax(void);
 
 #endif
