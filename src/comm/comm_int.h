@@ -73,6 +73,7 @@ enum comm_call_state { CALL_NONE, CALL_EVEN, CALL_ODD, CALL_MESSAGE }; /* which 
 struct comm_call_slot {
     _Alignas(64) struct comm_futex step; /* meetings this rank has arrived at */
     _Atomic uint32_t state;             /* enum comm_call_state; CALL_NONE: not in a call of this group */
+    _Atomic uint32_t rank, size;        /* of this rank in the group, of the group: set before `group` */
     _Atomic uint64_t group;             /* id; 0: slot not used */
     _Atomic uint64_t calls;             /* collectives begun */
     _Atomic uint64_t messages;          /* sends, sents and receives begun */

@@ -165,6 +165,8 @@ static enum err comm_start(struct comm *c, struct comm *parent)
     c->own = c->peer[c->rank];
     TRY(c->engine->open(c, parent));
     c->opened = true;
+    atomic_store(&c->own->rank, c->rank);
+    atomic_store(&c->own->size, c->size);
     atomic_store(&c->own->group, c->id);
     struct comm *head = atomic_load(&w->groups);
     do {
