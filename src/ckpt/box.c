@@ -1,8 +1,8 @@
-/* Why this exists: a rank holds a piece of a tensor and a file holds all of it, so values move between the two: into the
- * whole when pieces are gathered for a save, out of it, block after block, when a file is read.
+/* Why this exists: a rank holds a piece of a tensor and a file holds all of it, so values move between the two: into
+ * the whole when pieces are gathered for a save, out of it, block after block, when a file is read.
  *
- * A piece is a row of runs: elements that are neighbours in the tensor and in the piece. Invariant: the runs of a box are
- * disjoint, ascending in both, and hold exactly its elements [begin, end). A box of full width is one run. */
+ * A piece is a row of runs: elements that are neighbours in the tensor and in the piece. Invariant: the runs of a box
+ * are disjoint, ascending in both, and hold exactly its elements [begin, end). A box of full width is one run. */
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
 

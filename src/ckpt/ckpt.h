@@ -115,7 +115,7 @@ struct ckpt_diff {
     bool suspicious; /* two different steps with equal bits: one of them was written from stale data */
 };
 /* Compare model.safetensors and every tensor file that both have: one line a tensor (equal, or how many elements
- * differ, the first of them and the largest difference). */
+ * differ, the first of them, by number and by place, and the largest difference). */
 MUST_USE enum err ckpt_diff(const char *a, const char *b, struct buf *out, struct ckpt_diff *sum);
 /* Delete left-over step-N.tmp folders and finish a replacement that was interrupted (step-N.old). */
 MUST_USE enum err ckpt_clean(const char *checkpoints);

@@ -213,6 +213,17 @@ out:
     return err;
 }
 
+/* "[1, 0]": the place of an element given by its number in row-major order; out holds 192 bytes. */
+static const char *place_text(const struct st_tensor *t, uint64_t element, char out[192])
+{
+    uint64_t place[ST_RANK_MAX];
+    for (uint32_t d = t->rank; d-- > 0;) {
+        place[d] = element % t->shape[d];
+        element /= t->shape[d];
+    }
+    return st_shape_text(t->rank, place, out);
+}
+
 static enum err diff_tensor(const struct st_file *fa, const struct st_file *fb, const char *name, struct buf *out,
                             struct ckpt_diff *sum)
 {
@@ -237,8 +248,9 @@ static enum err diff_tensor(const struct st_file *fa, const struct st_file *fb, 
         sum->different--;
         return buf_printf(out, "%-50s equal\n", name);
     }
-    return buf_printf(out, "%-50s %" PRIu64 " of %" PRIu64 " differ, first at %" PRIu64 ", largest difference %.9g%s\n",
-                      name, d.elements, a->elements, d.first, d.largest, d.nan ? " (and NaN)" : "");
+    return buf_printf(out, "%-50s %" PRIu64 " of %" PRIu64 " differ, first at %" PRIu64 " %s, largest difference "
+                      "%.9g%s\n", name, d.elements, a->elements, d.first, place_text(a, d.first, sa), d.largest,
+                      d.nan ? " (and NaN)" : "");
 }
 
 /* The names of both files, each once, in order of name. */

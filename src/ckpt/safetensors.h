@@ -71,9 +71,9 @@ MUST_USE enum err st_load(const struct st_file *f, struct st_tensor *t, const st
 /* Read the file once from start to end: sets f->hash and each tensor's hash, sum and not_finite. */
 MUST_USE enum err st_scan(struct st_file *f);
 
-/* Write the tensors of `file` as fp32, sorted by name, as the reference implementation writes them, and fsync. The source
- * is asked for them as ckpt.h says, with `number` as the file's. *written gets file->count entries (heap, names of the
- * caller) with hashes in file order; hash and bytes are the file's. On error the file is deleted. */
+/* Write the tensors of `file` as fp32, sorted by name, as the reference implementation writes them, and fsync. The
+ * source is asked for them as ckpt.h says, with `number` as the file's. *written gets file->count entries (heap, names
+ * of the caller) with hashes in file order; hash and bytes are the file's. On error there is no file. */
 struct st_written {
     struct st_tensor *tensors;
     size_t count;

@@ -12,6 +12,9 @@ static const char usage[] =
     "       invar ckpt hash CHECKPOINT      the state hash, computed from the tensors of model.safetensors\n"
     "       invar ckpt diff A B             where two differ: exit 0 when they are equal, 1 when not\n"
     "\n"
+    "diff prints a line a tensor: equal, or how many elements differ, the first of them (its number in row-major\n"
+    "order and its place, both from 0) and the largest difference.\n"
+    "\n"
     "CHECKPOINT is a step folder, a run folder (its newest complete checkpoint) or a Hugging Face model folder.\n"
     "\n"
     "example: invar ckpt diff runs/a/checkpoints/step-100 runs/b/checkpoints/step-100\n";

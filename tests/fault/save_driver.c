@@ -1,6 +1,8 @@
 /* Saves and checks small checkpoints for tests that kill, starve or compare a save from outside.
  *
- *   save_driver save FOLDER STEP SEED LIMIT    save values made from SEED as step STEP
+ *   save_driver save FOLDER STEP SEED LIMIT [K]
+ *                                              save values made from SEED as step STEP; the K-th tensor (from 1) cannot
+ *                                              be had
  *   save_driver check FOLDER STEP SEED [STEP SEED ...]
  *                                              open FOLDER; it must hold one of these, bit for bit; prints which */
 #include <signal.h>
@@ -54,27 +56,37 @@ static const struct ckpt_tensor model_tensors[] = { { .name = "layer.weight", .r
 static const struct ckpt_tensor moment_tensors[] = { { .name = "exp_avg.layer.weight", .rank = 2,
                                                        .shape = { 3, COLS } } };
 
+struct source {
+    struct values values;
+    uint64_t calls, fail_at;
+};
+
 static enum err fetch(void *arg, size_t file, size_t tensor, const float **values)
 {
-    const struct values *v = arg;
+    struct source *s = arg;
+    const struct values *v = &s->values;
+    if (++s->calls == s->fail_at) {
+        return FAIL(ERR_PEER, "tensor %zu of file %zu: the rank that holds it is gone", tensor, file);
+    }
     *values = file == 1 ? v->moment : tensor == 1 ? v->bias : v->weight;
     return OK;
 }
 
-static enum err save(const char *folder, uint64_t step, uint64_t seed, uint64_t limit)
+static enum err save(char **argv, uint64_t fail_at)
 {
-    struct values v;
-    fill(&v, seed);
+    struct source s = { .fail_at = fail_at };
+    struct values *v = &s.values;
+    fill(v, strtoull(argv[2], NULL, 10));
     const struct ckpt_file files[] = { { "model.safetensors", model_tensors, 2 },
                                        { "optimizer.safetensors", moment_tensors, 1 } };
     const struct ckpt_text texts[] = { { "config.json", "{}\n" } };
     const struct ckpt_content c = {
-        .step = step, .files = files, .files_count = 2, .source = { fetch, &v }, .texts = texts, .texts_count = 1,
-        .extra = add_vocabulary,
-        .state_hash = hash_tensor("layer.weight", element_sum(v.weight, 3 * COLS)) +
-                      hash_tensor("bias", element_sum(v.bias, 5)),
+        .step = strtoull(argv[1], NULL, 10), .files = files, .files_count = 2, .source = { fetch, &s },
+        .texts = texts, .texts_count = 1, .extra = add_vocabulary,
+        .state_hash = hash_tensor("layer.weight", element_sum(v->weight, 3 * COLS)) +
+                      hash_tensor("bias", element_sum(v->bias, 5)),
     };
-    return ckpt_save(folder, &c, limit);
+    return ckpt_save(argv[0], &c, strtoull(argv[3], NULL, 10));
 }
 
 static enum err check(const char *folder, int pairs, char **argv)
@@ -112,8 +124,8 @@ int main(int argc, char **argv)
 {
     signal(SIGXFSZ, SIG_IGN);
     enum err err;
-    if (argc == 6 && strcmp(argv[1], "save") == 0) {
-        err = save(argv[2], strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
+    if ((argc == 6 || argc == 7) && strcmp(argv[1], "save") == 0) {
+        err = save(argv + 2, argc == 7 ? strtoull(argv[6], NULL, 10) : 0);
     } else if (argc >= 5 && argc % 2 == 1 && strcmp(argv[1], "check") == 0) {
         err = check(argv[2], (argc - 3) / 2, argv + 3);
     } else {
