@@ -135,8 +135,8 @@ void futex_post(struct comm_futex *f);
 
 /* ---- engines and transports ---- */
 
-/* One function for each call, on calls that are already checked, recorded and published. Groups have at least 2 ranks
- * but for the solo engine. The first meeting of a call compares the signatures (c->fresh) before any result is used;
+/* One function for each call, on calls that are already checked, recorded and published; NULL: nothing to do (all have
+ * close, agree, gather, window and tree_sum). Groups have at least 2 ranks but for the solo engine. The first meeting of a call compares the signatures (c->fresh) before any result is used;
  * a call made of several (split, window) may use more than one function, later ones find c->fresh false. */
 struct comm_engine {
     const char *name;

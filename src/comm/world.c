@@ -163,8 +163,12 @@ static enum err comm_start(struct comm *c, struct comm *parent)
 {
     struct comm_world *w = c->world;
     c->own = c->peer[c->rank];
-    TRY(c->engine->open(c, parent));
+    if (c->engine->open != NULL) {
+        TRY(c->engine->open(c, parent));
+    }
     c->opened = true;
+    atomic_store(&c->own->rank, c->rank);
+    atomic_store(&c->own->size, c->size);
     atomic_store(&c->own->rank, c->rank);
     atomic_store(&c->own->size, c->size);
     atomic_store(&c->own->group, c->id);
