@@ -46,47 +46,54 @@ struct conf {
     /* execution: changes no bit */
     uint64_t threads; /* 0: the cores this process may use */
     /* how the job is split over the ranks: changes no bit */
-    uint64_t world;          /* ranks of the job; no key */
+    uint64_t world;          /* ranks of the job: what conf_load was told */
+    uint64_t world_size;     /* what the file expects them to be; 0: not given */
     uint64_t tp, pp, cp, dp; /* dp is resolved: tp x pp x cp x dp = world */
-    bool sequence_parallel;  /* only with tp > 1 */
+    bool sequence_parallel;  /* splits nothing when tp is 1 */
     enum pipe_schedule pipe_schedule;
     uint64_t pipe_chunks;                  /* model chunks of a stage: 1 unless interleaved */
     uint64_t pipe_counts[CONF_STAGES_MAX]; /* layers of virtual stage chunk * pp + stage; their sum is the model's */
     uint64_t pipe_counts_count;            /* pp x pipe_chunks; 0: not given, as even as can be (part_range) */
+    uint64_t pipe_chunk_layers;            /* layers of each virtual stage, from which pipe_chunks came; 0: not given */
     uint64_t zero_stage;                   /* 0 to 3 */
     double distributed_timeout;            /* seconds */
     /* identity of the arithmetic */
-    uint64_t tp_grain, grad_unit; /* 0 on input: automatic; train/ derives them */
-    int64_t grad_scale_log2;      /* the same */
+    uint64_t tp_grain; /* 0 while the model is not known */
+    uint64_t grad_unit;
+    int64_t grad_scale_log2;
 
     struct conf_values *values; /* the table's view: every value with its origin (keys.c) */
 };
 
 /* Build from an optional file (path NULL: none) and `--key value` / `--key=value` arguments (argv[0] is the first of
- * them, not the command's name) for a job of `world` ranks. All errors are collected in `f`; returns ERR_USAGE when there is one, with an empty
- * err_message(): the findings say it all, so print them. On success `c` is complete and consistent but for what the
- * rules of train/ set with conf_derive: max_steps is 0 when num_train_epochs was given, and 0 stands for automatic in
- * tp_grain, grad_unit and grad_scale_log2. conf_release frees it in any case. */
+ * them, not the command's name) for a job of `world` ranks. All errors are collected in `f`; returns ERR_USAGE when
+ * there is one, with an empty err_message(): the findings say it all, so print them. On success `c` is complete and
+ * consistent but for what only data and checkpoint can say, which train/ sets with conf_derive: max_steps is 0 when
+ * num_train_epochs was given, and tp_grain when the model is the checkpoint's. conf_release frees it in any case. */
 MUST_USE enum err conf_load(struct conf *c, const char *path, int argc, char **argv, uint32_t world,
-                        struct findings *f);
+                            struct findings *f);
 void conf_release(struct conf *c);
 
-/* For what only the data or the model can say (max_steps from num_train_epochs, tp_grain, grad_unit, grad_scale_log2):
- * set a whole number, say in words what it came from, and resolve what follows. Then conf_check asks the rules again.
- */
+/* For what only the data can say (max_steps from num_train_epochs): set a whole number, say in words what it came from,
+ * and resolve what follows. Then conf_check asks the rules again. */
 MUST_USE enum err conf_derive(struct conf *c, const char *key, uint64_t value, const char *from);
 /* The same for a text. One that was given stays, and so does a null that was given: it asks for none. */
 MUST_USE enum err conf_derive_text(struct conf *c, const char *key, const char *text, const char *from);
 /* The same for a model that was not given: that of the checkpoint a run goes on from. */
 MUST_USE enum err conf_derive_model(struct conf *c, const struct model_conf *m, const char *from);
+/* Ask every rule about what is known now: errors and warnings are added to `f`, ERR_USAGE when one is an error. */
 MUST_USE enum err conf_check(const struct conf *c, struct findings *f);
 /* Warm-up in whole optimizer steps: a share of max_steps is rounded up, after taking off what only rounding of the
  * product added (0.07 of 100 is 7). */
 uint64_t conf_warmup_steps(const struct conf *c);
+/* The axes of a configuration without errors, and its pipeline (which points into `c`). */
+struct layout conf_layout(const struct conf *c);
+struct pipe conf_pipe(const struct conf *c);
 
 /* "key: value   # origin" for every key, in table order: what is printed at the start. */
 MUST_USE enum err conf_print(const struct conf *c, struct buf *out);
-/* The resolved configuration as YAML that conf_load reads back to the same values. */
+/* The resolved configuration as YAML that conf_load reads back to the same values, for any number of ranks: what
+ * followed from that number stands there as a comment. */
 MUST_USE enum err conf_save(const struct conf *c, struct buf *out);
 /* The keys with type, range, default and help: `invar train --help` and docs/configuration.md (markdown). */
 MUST_USE enum err conf_help(struct buf *out, bool markdown);

@@ -15,6 +15,8 @@ enum key_type {
     KEY_PATH,     /* char *, a file name */
     KEY_OUT_PATH, /* KEY_PATH that is written to: must not hold ".." */
     KEY_SCHEDULE, /* enum schedule */
+    KEY_PIPELINE, /* enum pipe_schedule */
+    KEY_COUNTS,   /* pipe_counts and pipe_counts_count: whole numbers, as a list or with commas between them */
     KEY_REPORT,   /* bool report_tensorboard: none or tensorboard, or a list of these */
     KEY_MODEL,    /* a mapping or a path: conf/model_conf.h */
 };
@@ -51,12 +53,25 @@ struct conf_foreign {
 extern const struct conf_foreign conf_foreign[];
 extern const size_t conf_foreign_count;
 
+/* Keys of other systems that say what a key of the table says, in other words or another unit. */
+struct conf_translation {
+    const char *names; /* separated by spaces */
+    const char *key;   /* of the table */
+    const char *words; /* "full_shard=3|no=": the value of `key` for a word; nothing behind "=": it asks for nothing */
+    double factor;     /* of a number that is none of the words; 0: no other value is known */
+    const char *help;
+};
+
+extern const struct conf_translation conf_translations[];
+extern const size_t conf_translation_count;
+
 /* One value of the table's view. */
 struct conf_value {
     bool has;            /* the field holds a value; false: none */
     bool given;          /* by the file or the command line */
     bool bad;            /* given, but wrong: rules about it are not asked */
     const char *derived; /* "max_steps": what it was computed from; NULL otherwise */
+    bool follows;        /* from the number of ranks and what else is written: a comment in the saved configuration */
     struct conf_origin at;
     char *spelled; /* the name used where it was given */
 };
@@ -97,6 +112,13 @@ bool conf_schedule_decays(enum schedule s);
 void conf_ask_rules(const struct conf *c, struct findings *f);
 /* The rules as markdown. */
 MUST_USE enum err conf_rules_help(struct buf *out);
+/* Can the axes be so, each by itself (conf/layouts.c)? What is not known yet (0) fits. */
+bool conf_tp_fits(const struct conf *c, uint64_t tp);
+bool conf_pp_fits(const struct conf *c, uint64_t pp);
+bool conf_cp_fits(const struct conf *c, uint64_t cp);
+/* The layouts of this many ranks that fit and change least, at most `most`: first those that change fewest of the axes
+ * given, then those whose sizes change by the smallest factor. Returns how many. */
+size_t conf_layouts_near(const struct conf *c, uint64_t world, struct layout *out, size_t most);
 /* model_conf_parse on a tree; root NULL: an empty text. ERR_USAGE when a finding was an error. */
 MUST_USE enum err model_conf_from_node(struct model_conf *m, const struct node *root, const char *name,
                                        struct findings *f);

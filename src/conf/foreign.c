@@ -1,12 +1,14 @@
 /* Why this exists: a key that another system knows must neither be ignored (the run would not do what its file says)
  * nor be called unknown (it is spelt right). Each row says which value asks for nothing, why others are refused, and
- * where there is one, what to write instead. Part of the table of keys. */
+ * where there is one, what to write instead. Part of the table of keys.
+ * A key that says what one here says in other words is a translation, below. */
 #include "conf/conf_int.h"
 
-#define ONE_PROCESS "this version trains on one process"
+#define ONE_WAY "there is one way to exchange data between ranks here, and nothing to tune about it"
+#define STAGES "stages are given as a list here"
+#define WORLD "mpirun or srun says how many ranks run where"
 #define FP32 "this version computes in fp32"
 #define ADAMW "this version has AdamW only"
-#define NO_DROPOUT "this version has no dropout"
 #define NO_LORA "this version trains all weights, without adapters"
 #define KEEPS_ALL "this version keeps all activations"
 #define IN_MODEL "this belongs into the model block, in the spelling of config.json"
@@ -14,41 +16,34 @@
 
 const struct conf_foreign conf_foreign[] = {
     /* parallel layouts */
-    { "tensor_model_parallel_size tp tp_size tensor_parallel.autotp_size parallelism_config.tp_size", "1|0|null",
-      ONE_PROCESS, NULL },
-    { "pipeline_model_parallel_size pp", "1|null", ONE_PROCESS, NULL },
-    { "virtual_pipeline_size num_layers_per_virtual_pipeline_stage num_virtual_stages_per_pipeline_rank "
-      "virtual_pipeline_model_parallel_size",
-      "1|null", ONE_PROCESS ", so there are no pipeline stages", "remove it" },
-    { "pipeline_layout pipeline_model_parallel_layout decoder_first_pipeline_num_layers "
-      "decoder_last_pipeline_num_layers",
-      "null", ONE_PROCESS ", so there are no pipeline stages", "remove it" },
-    { "context_parallel_size cp sequence_parallel_size parallelism_config.cp_size parallelism_config.sp_size", "1|null",
-      ONE_PROCESS, NULL },
-    { "expert_model_parallel_size ep expert_parallel.autoep_size", "1|null", ONE_PROCESS, NULL },
-    { "data_parallel_size dp num_processes world_size num_machines nproc_per_node", "1|null", ONE_PROCESS, NULL },
-    { "sequence_parallel enable_expert_parallel", "false|null", ONE_PROCESS, NULL },
-    { "zero_optimization.stage zero_stage", "0|null", ONE_PROCESS, NULL },
-    { "use_distributed_optimizer overlap_grad_reduce overlap_param_gather overlap_comm zero_optimization.overlap_comm "
+    { "decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers", "null", STAGES,
+      "write pipeline_layers: the layers of each stage, which together are all of the model's" },
+    { "expert_model_parallel_size ep expert_parallel.autoep_size", "1|null", "this version has no experts", NULL },
+    { "enable_expert_parallel", "false|null", "this version has no experts", NULL },
+    { "num_machines nproc_per_node", "1|null", WORLD, "remove it, or write world_size: the number of all ranks" },
+    { "local_rank", "null", WORLD, "remove it" },
+    { "overlap_grad_reduce overlap_param_gather overlap_comm zero_optimization.overlap_comm "
       "zero_optimization.contiguous_gradients zero_optimization.reduce_scatter zero_optimization.allgather_partitions "
-      "zero_optimization.round_robin_gradients zero_optimization.cpu_offload "
-      "zero_optimization.stage3_gather_16bit_weights_on_model_save "
+      "zero_optimization.round_robin_gradients",
+      "false|null", ONE_WAY, NULL },
+    { "zero_optimization.stage3_gather_16bit_weights_on_model_save "
       "zero_optimization.stage3_gather_fp16_weights_on_model_save",
-      "false|null", ONE_PROCESS, NULL },
-    { "data_parallel_sharding_strategy", "no_shard|null", ONE_PROCESS, NULL },
-    { "fsdp fsdp_config", "null|false", ONE_PROCESS, NULL },
+      "false|null", "every checkpoint holds the whole model in fp32, whatever the layout", NULL },
+    { "fsdp_config", "null|false", ONE_WAY, NULL },
     { "deepspeed", "null", "a DeepSpeed configuration is not read", "write its keys into this file" },
     { "reduce_bucket_size zero_optimization.reduce_bucket_size ddp_bucket_size ddp_bucket_cap_mb "
       "zero_optimization.allgather_bucket_size zero_optimization.stage3_prefetch_bucket_size "
       "zero_optimization.stage3_param_persistence_threshold zero_optimization.stage3_max_live_parameters "
       "zero_optimization.stage3_max_reuse_distance zero_optimization.sub_group_size",
-      "null", ONE_PROCESS, "remove it" },
+      "null", ONE_WAY, "remove it" },
+    { "ddp_backend", "mpi|null", "ranks exchange data over MPI here", NULL },
     { "offload_optimizer zero_optimization.offload_optimizer zero_optimization.offload_optimizer.device offload_param "
       "zero_optimization.offload_param zero_optimization.offload_param.device optimizer_cpu_offload",
-      "none|false|null", "there is nothing to offload to: " ONE_PROCESS " on a CPU", NULL },
+      "none|false|null", "this version computes on the CPU: there is nothing to offload to", NULL },
+    { "zero_optimization.cpu_offload", "false|null", "this version computes on the CPU: there is nothing to offload to",
+      NULL },
     { "zero_optimization.offload_optimizer.pin_memory zero_optimization.offload_param.pin_memory dataloader_pin_memory",
       "false|null", "there is no device memory", NULL },
-    { "distributed_timeout_minutes ddp_timeout ddp_backend local_rank", "null", ONE_PROCESS, "remove it" },
     { "comms_config.verbose comms_logger.enabled wall_clock_breakdown zero_allow_untested_optimizer "
       "zero_force_ds_cpu_optimizer",
       "false|null", "this is DeepSpeed's own", NULL },
@@ -93,7 +88,8 @@ const struct conf_foreign conf_foreign[] = {
     { "skip_steps iterations_to_skip grad_norm_skip_threshold", "null", "no step is skipped here", "remove it" },
 
     /* regularisation, adapters, preference training */
-    { "attention_dropout hidden_dropout dropout", "0|null", NO_DROPOUT, NULL },
+    { "attention_dropout", "0|null", "attention dropout is not supported", NULL },
+    { "hidden_dropout dropout", "0|null", IN_MODEL, "write resid_pdrop and embd_pdrop under model (gpt2)" },
     { "lora_r lora_alpha lora_dropout lora_target_modules target_modules use_lora use_peft peft_type", "0|null|false",
       NO_LORA, NULL },
     { "label_smoothing_factor neftune_noise_alpha", "0|null", "this version trains the plain cross entropy", NULL },
@@ -162,3 +158,17 @@ const struct conf_foreign conf_foreign[] = {
     { "model_name_or_path", "null", "the key is model", "write model: PATH" },
 };
 const size_t conf_foreign_count = sizeof(conf_foreign) / sizeof(conf_foreign[0]);
+
+const struct conf_translation conf_translations[] = {
+    { "use_distributed_optimizer", "zero_optimization.stage", "true=1|false=|null=", 0,
+      "true: zero_optimization.stage 1" },
+    { "data_parallel_sharding_strategy", "zero_optimization.stage",
+      "no_shard=0|optim=1|optim_grads=2|optim_grads_params=3|null=", 0,
+      "no_shard, optim, optim_grads, optim_grads_params: zero_optimization.stage 0, 1, 2, 3" },
+    { "fsdp", "zero_optimization.stage",
+      "no_shard=0|shard_grad_op=2|full_shard=3|shard_grad_op auto_wrap=2|full_shard auto_wrap=3|false=|null=", 0,
+      "no_shard, shard_grad_op, full_shard (also with auto_wrap): zero_optimization.stage 0, 2, 3" },
+    { "tensor_parallel.autotp_size", "tp", "0=|null=", 1, "tp; 0: not given" },
+    { "distributed_timeout_minutes", "distributed_timeout", "null=", 60, "distributed_timeout in minutes" },
+};
+const size_t conf_translation_count = sizeof(conf_translations) / sizeof(conf_translations[0]);

@@ -137,8 +137,8 @@ static enum err verdict(enum err err, const struct findings *f)
 
 enum err conf_load(struct conf *c, const char *path, int argc, char **argv, uint32_t world, struct findings *f)
 {
-    *c = (struct conf){ .world = world, .tp = 1, .pp = 1, .cp = 1, .dp = world, .pipe_chunks = 1,
-                        .pipe_schedule = PIPE_1F1B, .distributed_timeout = 30 };
+    BUG_IF(world == 0);
+    *c = (struct conf){ .world = world };
     return verdict(load(c, path, argc, argv, f), f);
 }
 

@@ -24,6 +24,7 @@
 enum field_use {
     FIELD_WHOLE,
     FIELD_REAL,
+    FIELD_RATE, /* a number in [0, 1) */
     FIELD_FLAG,
     FIELD_TOKEN, /* a token id, null, or a list of ids of which the first is kept */
     FIELD_FIXED, /* must be one of `accepted` */
@@ -45,7 +46,7 @@ struct field {
 };
 
 #define AT(member) offsetof(struct model_conf, member)
-#define NO_DROPOUT "dropout is not in this version"
+#define NO_DROPOUT "attention dropout is not supported"
 
 static const struct field fields[] = {
     { .names = "model_type", .families = BOTH, .use = FIELD_META },
@@ -80,11 +81,9 @@ static const struct field fields[] = {
       .use = FIELD_FIXED,
       .accepted = "gelu_new|gelu_pytorch_tanh",
       .why = "gpt2 here has the tanh form of GELU" },
-    { .names = "resid_pdrop embd_pdrop attn_pdrop",
-      .families = GPT2,
-      .use = FIELD_FIXED,
-      .accepted = "0.0|null",
-      .why = NO_DROPOUT },
+    { .names = "resid_pdrop", .families = GPT2, .use = FIELD_RATE, .offset = AT(resid_dropout), .may_be_null = true },
+    { .names = "embd_pdrop", .families = GPT2, .use = FIELD_RATE, .offset = AT(embd_dropout), .may_be_null = true },
+    { .names = "attn_pdrop", .families = GPT2, .use = FIELD_FIXED, .accepted = "0.0|null", .why = NO_DROPOUT },
     { .names = "scale_attn_weights",
       .families = GPT2,
       .use = FIELD_FIXED,
@@ -283,6 +282,20 @@ static bool take_real(struct parser *p, const struct field *k, const char *name,
     return true;
 }
 
+static void take_rate(struct parser *p, const struct field *k, const char *name, const struct node *n)
+{
+    double value = 0;
+    struct scalar_problem problem = scalar_real(n, &value);
+    if (problem.bad) {
+        report_problem(p, name, n, problem.text);
+    } else if (!(value >= 0 && value < 1)) {
+        findings_add(p->f, FINDING_ERROR, &n->at, "model.%s: expected a number from 0 and below 1, got %.60s", name,
+                     n->text);
+    } else {
+        *(double *)(void *)((char *)p->m + k->offset) = value;
+    }
+}
+
 static void take_token(struct parser *p, const struct field *k, const char *name, const struct node *n)
 {
     int64_t *token = (int64_t *)(void *)((char *)p->m + k->offset);
@@ -369,6 +382,11 @@ static void take_field(struct parser *p, const struct field *k, const char *name
             take_theta(p, name, n);
         } else {
             take_real(p, k, name, n);
+        }
+        return;
+    case FIELD_RATE:
+        if (!(null && k->may_be_null)) {
+            take_rate(p, k, name, n);
         }
         return;
     case FIELD_FLAG: {
@@ -582,6 +600,7 @@ enum err model_conf_help(struct buf *out)
     static const char *const uses[] = {
         [FIELD_WHOLE] = "whole number",
         [FIELD_REAL] = "number",
+        [FIELD_RATE] = "dropout, [0, 1)",
         [FIELD_FLAG] = "true or false",
         [FIELD_TOKEN] = "token id",
         [FIELD_FIXED] = "",

@@ -23,14 +23,13 @@ static enum err write_real(struct buf *out, const char *name, double value)
 
 static enum err write_gpt2(const struct model_conf *m, struct buf *out)
 {
-    TRY(buf_add_string(
-        out, "  \"activation_function\": \"gelu_new\",\n"
-             "  \"architectures\": [\n"
-             "    \"GPT2LMHeadModel\"\n"
-             "  ],\n"
-             "  \"attn_pdrop\": 0.0,\n"));
+    TRY(buf_add_string(out, "  \"activation_function\": \"gelu_new\",\n"
+                            "  \"architectures\": [\n"
+                            "    \"GPT2LMHeadModel\"\n"
+                            "  ],\n"
+                            "  \"attn_pdrop\": 0.0,\n"));
     TRY(write_token(out, "bos_token_id", m->bos_token_id));
-    TRY(buf_add_string(out, "  \"embd_pdrop\": 0.0,\n"));
+    TRY(write_real(out, "embd_pdrop", m->embd_dropout));
     TRY(write_token(out, "eos_token_id", m->eos_token_id));
     TRY(write_real(out, "initializer_range", m->initializer_range));
     TRY(write_real(out, "layer_norm_epsilon", m->norm_eps));
@@ -40,9 +39,9 @@ static enum err write_gpt2(const struct model_conf *m, struct buf *out)
     TRY(write_whole(out, "n_inner", m->ffn));
     TRY(write_whole(out, "n_layer", m->layers));
     TRY(write_whole(out, "n_positions", m->positions));
-    return buf_add_string(out, "  \"reorder_and_upcast_attn\": false,\n"
-                               "  \"resid_pdrop\": 0.0,\n"
-                               "  \"scale_attn_by_inverse_layer_idx\": false,\n"
+    TRY(buf_add_string(out, "  \"reorder_and_upcast_attn\": false,\n"));
+    TRY(write_real(out, "resid_pdrop", m->resid_dropout));
+    return buf_add_string(out, "  \"scale_attn_by_inverse_layer_idx\": false,\n"
                                "  \"scale_attn_weights\": true,\n");
 }
 

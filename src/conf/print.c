@@ -23,7 +23,7 @@ static enum err print_model(const struct conf *c, struct buf *out)
     if (!c->has_model) {
         return buf_add_string(out, "null");
     }
-    return buf_printf(
+    TRY(buf_printf(
         out,
         "%s%s%s, %llu layers, width %llu, %llu heads (%llu key/value) of %llu, MLP %llu, vocabulary %llu, %s, %llu "
         "parameters",
@@ -31,7 +31,12 @@ static enum err print_model(const struct conf *c, struct buf *out)
         m->family == FAMILY_GPT2 ? "gpt2" : "llama", (unsigned long long)m->layers, (unsigned long long)m->hidden,
         (unsigned long long)m->heads, (unsigned long long)m->kv_heads, (unsigned long long)m->head_dim,
         (unsigned long long)m->ffn, (unsigned long long)m->vocab, m->tied ? "tied" : "untied",
-        (unsigned long long)model_conf_parameters(m));
+        (unsigned long long)model_conf_parameters(m)));
+    if (m->embd_dropout == 0 && m->resid_dropout == 0) {
+        return OK;
+    }
+    return buf_printf(out, ", dropout %s of embeddings and %s of residuals", scalar_write_real(m->embd_dropout).text,
+                      scalar_write_real(m->resid_dropout).text);
 }
 
 enum err conf_print(const struct conf *c, struct buf *out)
@@ -88,7 +93,7 @@ enum err conf_save(const struct conf *c, struct buf *out)
         const struct conf_value *v = &c->values->list[i];
         /* Both lengths may be known by now; one of them was asked for. */
         bool other = strcmp(key->name, "max_steps") == 0 && conf_value(c, "num_train_epochs")->has;
-        TRY(buf_printf(out, "%s: ", key->name));
+        TRY(buf_printf(out, "%s%s: ", v->follows ? "# " : "", key->name));
         TRY(other ? buf_add_string(out, "null") : conf_write_value(c, key, out));
         TRY(buf_add_string(out, v->derived != NULL && v->has && !v->given ? "  # derived\n" : "\n"));
     }
@@ -100,10 +105,10 @@ enum err conf_save(const struct conf *c, struct buf *out)
 static const char *type_name(const struct conf_key *key)
 {
     static const char *const names[] = {
-        [KEY_WHOLE] = "whole number",    [KEY_SIGNED] = "whole number", [KEY_REAL] = "number",
-        [KEY_FLAG] = "true or false",    [KEY_TEXT] = "text",           [KEY_PATH] = "path",
-        [KEY_OUT_PATH] = "path",         [KEY_SCHEDULE] = "name",       [KEY_REPORT] = "name",
-        [KEY_MODEL] = "mapping or path",
+        [KEY_WHOLE] = "whole number", [KEY_SIGNED] = "whole number", [KEY_REAL] = "number",
+        [KEY_FLAG] = "true or false", [KEY_TEXT] = "text",           [KEY_PATH] = "path",
+        [KEY_OUT_PATH] = "path",      [KEY_SCHEDULE] = "name",       [KEY_REPORT] = "name",
+        [KEY_PIPELINE] = "name",      [KEY_COUNTS] = "list",         [KEY_MODEL] = "mapping or path",
     };
     return names[key->type];
 }
@@ -169,16 +174,32 @@ static enum err help_row(const struct conf_key *key, struct buf *out)
     return buf_add_string(out, " |\n");
 }
 
+static enum err help_translations(struct buf *out)
+{
+    TRY(buf_add_string(out, "\n"
+                            "## Keys in other words\n"
+                            "\n"
+                            "These mean a key above in other words or another unit.\n"
+                            "\n"
+                            "| key | what it means |\n"
+                            "|---|---|\n"));
+    for (size_t i = 0; i < conf_translation_count; i++) {
+        TRY(buf_add_string(out, "| "));
+        TRY(code_words(conf_translations[i].names, out));
+        TRY(buf_printf(out, " | %s |\n", conf_translations[i].help));
+    }
+    return OK;
+}
+
 static enum err help_foreign(struct buf *out)
 {
-    TRY(buf_add_string(
-        out, "\n"
-             "## Keys of other systems\n"
-             "\n"
-             "These are known and refused, unless their value asks for nothing. None is ignored.\n"
-             "\n"
-             "| key | accepted | why |\n"
-             "|---|---|---|\n"));
+    TRY(buf_add_string(out, "\n"
+                            "## Keys of other systems\n"
+                            "\n"
+                            "These are known and refused, unless their value asks for nothing. None is ignored.\n"
+                            "\n"
+                            "| key | accepted | why |\n"
+                            "|---|---|---|\n"));
     for (size_t i = 0; i < conf_foreign_count; i++) {
         const struct conf_foreign *k = &conf_foreign[i];
         TRY(buf_add_string(out, "| "));
@@ -229,6 +250,7 @@ enum err conf_help(struct buf *out, bool markdown)
     TRY(model_conf_help(out));
     TRY(buf_add_string(out, "\n## Rules\n\nWhat must hold between values.\n\n"));
     TRY(conf_rules_help(out));
+    TRY(help_translations(out));
     return help_foreign(out);
 }
 
@@ -268,6 +290,10 @@ static void digest_model(struct digest_text *d, const struct model_conf *m)
     digest_add(d, "rope_theta", scalar_write_real(m->rope_theta).text);
     digest_add(d, "initializer_range", scalar_write_real(m->initializer_range).text);
     digest_whole(d, "tied", m->tied);
+    if (m->resid_dropout > 0 || m->embd_dropout > 0) { /* a model without has the digest it had before there was any */
+        digest_add(d, "resid_dropout", scalar_write_real(m->resid_dropout).text);
+        digest_add(d, "embd_dropout", scalar_write_real(m->embd_dropout).text);
+    }
 }
 
 static void digest_value(struct digest_text *d, const struct conf *c, const struct conf_key *key)
@@ -284,7 +310,7 @@ static void digest_value(struct digest_text *d, const struct conf *c, const stru
         digest_add(d, key->name, scalar_write_real(*(const double *)(const void *)field).text);
         return;
     case KEY_SCHEDULE:
-        digest_whole(d, key->name, *(const enum schedule *)(const void *)field);
+        digest_whole(d, key->name, *(const unsigned *)(const void *)field);
         return;
     case KEY_MODEL:
         digest_model(d, &c->model);

@@ -4,6 +4,7 @@
 #include "conf/conf_int.h"
 
 #include "base/mem.h"
+#include "part/order.h"
 
 #define DEFAULT_SEQ_LENGTH 1024u
 #define DEFAULT_GLOBAL_BATCH 8u
@@ -25,50 +26,100 @@ static bool open_value(const struct conf *c, const char *name)
     return !v->bad && (!v->has || !v->given);
 }
 
-/* The largest divisor of `global` with which a micro-batch has at most DEFAULT_MICRO_TOKENS tokens (at least 1). */
-static uint64_t default_micro(uint64_t global, uint64_t seq_length)
+/* The same, where a zero that was given stands for automatic. */
+static bool automatic(const struct conf *c, const char *name, bool zero)
 {
-    uint64_t micro = seq_length > 0 ? DEFAULT_MICRO_TOKENS / seq_length : 1;
-    micro = micro > global ? global : micro > 0 ? micro : 1;
-    while (global % micro != 0) {
-        micro--;
-    }
-    return micro;
+    return open_value(c, name) || (zero && !conf_value(c, name)->bad);
 }
 
-/* global = micro x accumulation. Inconsistent numbers are left as they are: the rules report them. */
-static void resolve_batch(struct conf *c)
+static uint64_t ceil_div(uint64_t n, uint64_t d)
 {
-    uint64_t *global = &c->global_batch_size, *micro = &c->micro_batch_size, *steps = &c->gradient_accumulation_steps;
-    bool g = conf_value(c, "global_batch_size")->given && *global > 0;
-    bool m = conf_value(c, "micro_batch_size")->given && *micro > 0;
-    bool a = conf_value(c, "gradient_accumulation_steps")->given && *steps > 0;
-    if (conf_value(c, "global_batch_size")->bad || conf_value(c, "micro_batch_size")->bad ||
-        conf_value(c, "gradient_accumulation_steps")->bad) {
+    return n / d + (n % d != 0);
+}
+
+/* ---- layout ---- */
+
+static void resolve_pipeline(struct conf *c)
+{
+    uint64_t part = c->pp * c->pipe_chunk_layers;
+    bool asked = part > 0 && !conf_value(c, "num_layers_per_virtual_pipeline_stage")->bad && !conf_value(c, "pp")->bad;
+    if (asked && c->has_model && open_value(c, "virtual_pipeline_size") && c->model.layers % part == 0) {
+        derive(c, "virtual_pipeline_size", &c->pipe_chunks, c->model.layers / part,
+               "num_layers_per_virtual_pipeline_stage");
+        conf_value(c, "virtual_pipeline_size")->follows = true;
+    }
+    if (open_value(c, "pipeline_schedule")) {
+        struct conf_value *v = conf_value(c, "pipeline_schedule");
+        c->pipe_schedule = c->pipe_chunks > 1 ? PIPE_INTERLEAVED : PIPE_1F1B;
+        v->given = false;
+        v->has = v->follows = true;
+        v->derived = "virtual_pipeline_size";
+    }
+}
+
+static void resolve_layout(struct conf *c)
+{
+    struct conf_value *dp = conf_value(c, "dp");
+    bool bad = conf_value(c, "tp")->bad || conf_value(c, "pp")->bad || conf_value(c, "cp")->bad;
+    uint64_t others = c->tp * c->pp * c->cp;
+    if (!bad && automatic(c, "dp", c->dp == 0) && c->world % others == 0) {
+        derive(c, "dp", &c->dp, c->world / others, "the number of ranks");
+        dp->follows = true;
+    }
+    resolve_pipeline(c);
+}
+
+/* ---- batch ---- */
+
+/* As few micro-batches of at most DEFAULT_MICRO_TOKENS tokens (or of one sequence) as can be, as even as can be. */
+static uint64_t default_micro(uint64_t share, uint64_t seq_length)
+{
+    uint64_t most = seq_length > 0 ? DEFAULT_MICRO_TOKENS / seq_length : 1;
+    return ceil_div(share, ceil_div(share, most > 0 ? most : 1));
+}
+
+/* Nobody gave the global batch: micro x accumulation x dp, or the default when these were not given either. */
+static void resolve_global(struct conf *c, uint64_t dp, bool m, bool a)
+{
+    uint64_t global;
+    if (!m && !a) {
+        derive(c, "global_batch_size", &c->global_batch_size, DEFAULT_GLOBAL_BATCH, NULL);
         return;
     }
-    if (!m && !g) {
-        derive(c, "micro_batch_size", micro, 1, "gradient_accumulation_steps");
-        m = a;
+    uint64_t micro = m ? c->micro_batch_size : 1, steps = a ? c->gradient_accumulation_steps : 1;
+    if (__builtin_mul_overflow(micro * steps, dp, &global) || micro * steps / micro != steps) {
+        global = INT64_MAX; /* a rule refuses it */
     }
-    if (!g && !m) {
-        derive(c, "global_batch_size", global, DEFAULT_GLOBAL_BATCH, NULL);
-        g = true;
+    derive(c, "global_batch_size", &c->global_batch_size, global,
+           "micro_batch_size x gradient_accumulation_steps x dp");
+}
+
+/* The rank that has most holds ceil(global / dp) sequences, in micro-batches of which the last may be smaller.
+ * Inconsistent numbers are left as they are: the rules report them. */
+static void resolve_batch(struct conf *c)
+{
+    struct conf_value *global = conf_value(c, "global_batch_size"), *micro = conf_value(c, "micro_batch_size"),
+                      *steps = conf_value(c, "gradient_accumulation_steps");
+    if (global->bad || micro->bad || steps->bad) {
+        return;
     }
-    if (!a && !g) {
-        derive(c, "gradient_accumulation_steps", steps, 1, NULL);
-        a = true;
+    bool m = micro->given && c->micro_batch_size > 0, a = steps->given && c->gradient_accumulation_steps > 0;
+    uint64_t dp = c->dp > 0 ? c->dp : 1;
+    if (!global->given || c->global_batch_size == 0) {
+        resolve_global(c, dp, m, a);
     }
-    if (!g) {
-        derive(c, "global_batch_size", global, *micro * *steps, "micro_batch_size x gradient_accumulation_steps");
-    } else if (m && !a && *global % *micro == 0) {
-        derive(c, "gradient_accumulation_steps", steps, *global / *micro, "global_batch_size / micro_batch_size");
-    } else if (a && !m && *global % *steps == 0) {
-        derive(c, "micro_batch_size", micro, *global / *steps, "global_batch_size / gradient_accumulation_steps");
-    } else if (!a && !m) {
-        derive(c, "micro_batch_size", micro, default_micro(*global, c->seq_length), "global_batch_size and seq_length");
-        derive(c, "gradient_accumulation_steps", steps, *global / *micro, "global_batch_size / micro_batch_size");
+    uint64_t share = ceil_div(c->global_batch_size, dp);
+    if (!m) {
+        uint64_t size = a ? ceil_div(share, c->gradient_accumulation_steps) : default_micro(share, c->seq_length);
+        derive(c, "micro_batch_size", &c->micro_batch_size, size,
+               a ? "global_batch_size, gradient_accumulation_steps and dp" : "global_batch_size, seq_length and dp");
     }
+    if (!a) {
+        derive(c, "gradient_accumulation_steps", &c->gradient_accumulation_steps, ceil_div(share, c->micro_batch_size),
+               "global_batch_size, micro_batch_size and dp");
+    }
+    micro->follows = !m && !a;
+    steps->follows = true;
 }
 
 bool conf_schedule_decays(enum schedule s)
@@ -131,6 +182,30 @@ out:
     return err;
 }
 
+/* Automatic constants of the arithmetic: of the model and the sequence alone, never of the layout. */
+static void resolve_arithmetic(struct conf *c)
+{
+    const struct model_conf *m = &c->model;
+    if (c->has_model && automatic(c, "tp_grain", c->tp_grain == 0)) {
+        derive(c, "tp_grain", &c->tp_grain, order_default_grain(m->kv_heads, m->ffn, order_pad_vocab(m->vocab)),
+               "the model");
+    }
+    if (conf_value(c, "seq_length")->bad) {
+        return;
+    }
+    if (automatic(c, "grad_unit", c->grad_unit == 0)) {
+        derive(c, "grad_unit", &c->grad_unit, c->seq_length < ORDER_UNIT_MAX ? c->seq_length : ORDER_UNIT_MAX,
+               "seq_length");
+    }
+    if (automatic(c, "grad_scale_log2", c->grad_scale_log2 == 0)) {
+        struct conf_value *v = conf_value(c, "grad_scale_log2");
+        c->grad_scale_log2 = order_default_grad_scale_log2(c->seq_length);
+        v->has = true;
+        v->given = false;
+        v->derived = "seq_length";
+    }
+}
+
 enum err conf_resolve(struct conf *c)
 {
     if (open_value(c, "seq_length")) {
@@ -141,7 +216,9 @@ enum err conf_resolve(struct conf *c)
     if (open_value(c, "data_seed") && !conf_value(c, "seed")->bad) {
         derive(c, "data_seed", &c->data_seed, c->seed, "seed");
     }
+    resolve_layout(c);
     resolve_batch(c);
+    resolve_arithmetic(c);
     resolve_schedule(c);
     return resolve_names(c);
 }

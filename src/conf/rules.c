@@ -1,47 +1,25 @@
 /* Why this exists: what must hold between values, as rows: a rule is a name, a severity, the keys it looks at, a
  * function and a sentence of help. A rule is asked only when all its keys are well formed, and reports at the place of
- * the key it blames. A rule reads the configuration and changes nothing. */
-#include "conf/conf_int.h"
+ * the key it blames. A rule reads the configuration and changes nothing. rules_layout.c has the rules about ranks. */
+#include "conf/rules_int.h"
 
-struct asker {
-    const struct conf *c;
-    const struct rule *rule;
-    struct findings *f;
-};
-
-struct rule {
-    const char *id;
-    enum finding_level level;
-    const char *keys; /* separated by spaces */
-    void (*ask)(const struct asker *a);
-    const char *help;
-};
-
-/* The finding's place: where the key was given; else the configuration as a whole. */
-#define REPORT(asker, key, ...) findings_add((asker)->f, (asker)->rule->level, place_of((asker)->c, (key)), __VA_ARGS__)
-
-static bool given(const struct asker *a, const char *key)
+bool rule_given(const struct asker *a, const char *key)
 {
     const struct conf_value *v = conf_value(a->c, key);
     return v->given && v->has;
 }
 
-static const struct conf_origin *place_of(const struct conf *c, const char *key)
+const struct conf_origin *rule_place(const struct conf *c, const char *key)
 {
     const struct conf_value *v = key != NULL ? conf_value(c, key) : NULL;
     return v != NULL && v->given ? &v->at : NULL;
-}
-
-static unsigned long long ull(uint64_t n)
-{
-    return (unsigned long long)n;
 }
 
 /* ---- what a run needs ---- */
 
 static void rule_model(const struct asker *a)
 {
-    if (!given(a, "model") && !given(a, "resume_from_checkpoint")) {
+    if (!rule_given(a, "model") && !rule_given(a, "resume_from_checkpoint")) {
         REPORT(a, NULL,
                "model: not given | write `model: FOLDER`, or the keys of a Hugging Face config.json under `model:`");
     }
@@ -49,7 +27,7 @@ static void rule_model(const struct asker *a)
 
 static void rule_data(const struct asker *a)
 {
-    if (!given(a, "data_path")) {
+    if (!rule_given(a, "data_path")) {
         REPORT(a, NULL,
                "data_path: not given | write `data_path: PREFIX` of the token files that `invar data build` wrote");
     }
@@ -57,7 +35,7 @@ static void rule_data(const struct asker *a)
 
 static void rule_length(const struct asker *a)
 {
-    bool steps = given(a, "max_steps"), epochs = given(a, "num_train_epochs");
+    bool steps = rule_given(a, "max_steps"), epochs = rule_given(a, "num_train_epochs");
     if (steps && epochs) {
         REPORT(a, "num_train_epochs",
                "num_train_epochs %s and max_steps %llu both say how long to train | keep one of the two",
@@ -67,73 +45,7 @@ static void rule_length(const struct asker *a)
     }
 }
 
-/* ---- batch ---- */
-
-/* The largest divisor of n at or below `near` and the smallest above it, by the 2^16 pairs of divisors of n < 2^33. */
-static void nearest_divisors(uint64_t n, uint64_t near, uint64_t *down, uint64_t *up)
-{
-    *down = 1;
-    *up = n;
-    for (uint64_t d = 1; d * d <= n; d++) {
-        for (int side = 0; side < 2 && n % d == 0; side++) {
-            uint64_t divisor = side == 0 ? d : n / d;
-            *down = divisor <= near && divisor > *down ? divisor : *down;
-            *up = divisor > near && divisor < *up ? divisor : *up;
-        }
-    }
-}
-
-/* A batch that the given factor does not divide: the nearest that it divides, and factors near it that do. */
-static void report_not_multiple(const struct asker *a, const char *key, uint64_t factor, const char *other)
-{
-    uint64_t global = a->c->global_batch_size, below = global / factor, down, up;
-    nearest_divisors(global, factor, &down, &up);
-    if (below == 0) {
-        REPORT(a, "global_batch_size",
-               "global_batch_size %llu is less than %s %llu x data-parallel 1 | write global_batch_size %llu, or %s "
-               "%llu or less",
-               ull(global), key, ull(factor), ull(factor), key, ull(global));
-        return;
-    }
-    REPORT(a, "global_batch_size",
-           "global_batch_size %llu is not a multiple of %s %llu x data-parallel 1 = %llu | nearest: global_batch_size "
-           "%llu (%s %llu) or %llu (%llu); or %s %llu or %llu",
-           ull(global), key, ull(factor), ull(factor), ull(below * factor), other, ull(below),
-           ull((below + 1) * factor), ull(below + 1), key, ull(down), ull(up));
-}
-
-static void rule_batch_identity(const struct asker *a)
-{
-    uint64_t global = a->c->global_batch_size, micro = a->c->micro_batch_size,
-             steps = a->c->gradient_accumulation_steps;
-    bool m = given(a, "micro_batch_size"), s = given(a, "gradient_accumulation_steps");
-    if (!given(a, "global_batch_size") || (!m && !s)) {
-        return;
-    }
-    if (m && global % micro != 0) {
-        report_not_multiple(a, "micro_batch_size", micro, "gradient_accumulation_steps");
-    } else if (s && global % steps != 0) {
-        report_not_multiple(a, "gradient_accumulation_steps", steps, "micro_batch_size");
-    } else if (m && s && micro * steps != global) {
-        REPORT(a, "global_batch_size",
-               "global_batch_size %llu != micro_batch_size %llu x gradient_accumulation_steps %llu x data-parallel 1 "
-               "(= %llu) | write gradient_accumulation_steps %llu, or global_batch_size %llu, or micro_batch_size "
-               "%llu; one process is running, so data-parallel is 1",
-               ull(global), ull(micro), ull(steps), ull(micro * steps), ull(global / micro), ull(micro * steps),
-               ull(global / steps));
-    }
-}
-
-static void rule_batch_limit(const struct asker *a)
-{
-    uint64_t product;
-    if (__builtin_mul_overflow(a->c->micro_batch_size, a->c->gradient_accumulation_steps, &product) ||
-        product > (uint64_t)1 << 32) {
-        REPORT(a, "micro_batch_size",
-               "micro_batch_size %llu x gradient_accumulation_steps %llu is above 2^32 sequences",
-               ull(a->c->micro_batch_size), ull(a->c->gradient_accumulation_steps));
-    }
-}
+/* ---- sequence ---- */
 
 static void rule_seq_positions(const struct asker *a)
 {
@@ -180,7 +92,7 @@ static void rule_min_lr(const struct asker *a)
 
 static void rule_decay_length(const struct asker *a)
 {
-    if (given(a, "lr_decay_steps") && a->c->lr_decay_steps == 0) {
+    if (rule_given(a, "lr_decay_steps") && a->c->lr_decay_steps == 0) {
         REPORT(a, "lr_decay_steps",
                "lr_decay_steps 0: the learning rate would decay over 0 steps | remove it: the decay then ends at "
                "max_steps");
@@ -190,7 +102,7 @@ static void rule_decay_length(const struct asker *a)
 static void rule_decay_end(const struct asker *a)
 {
     uint64_t end = a->c->lr_decay_steps;
-    bool used = given(a, "lr_decay_steps") && conf_schedule_decays(a->c->lr_scheduler_type);
+    bool used = rule_given(a, "lr_decay_steps") && conf_schedule_decays(a->c->lr_scheduler_type);
     if (used && a->c->max_steps > 0 && end > a->c->max_steps) {
         REPORT(a, "lr_decay_steps",
                "lr_decay_steps %llu is above max_steps %llu: the run ends before the learning rate reaches min_lr",
@@ -230,7 +142,7 @@ static void rule_wsd(const struct asker *a)
         REPORT(a, "wsd_decay_steps",
                "wsd_decay_steps %llu is above the length of the schedule, %llu steps | write %llu or less",
                ull(a->c->wsd_decay_steps), ull(end), ull(end));
-    } else if (given(a, "wsd_decay_steps") && warm <= end && warm + a->c->wsd_decay_steps > end) {
+    } else if (rule_given(a, "wsd_decay_steps") && warm <= end && warm + a->c->wsd_decay_steps > end) {
         REPORT(a, "wsd_decay_steps",
                "warmup_steps %llu and wsd_decay_steps %llu overlap in %llu steps | write wsd_decay_steps %llu or less",
                ull(warm), ull(a->c->wsd_decay_steps), ull(end), ull(end - warm));
@@ -240,17 +152,17 @@ static void rule_wsd(const struct asker *a)
 static void rule_unused_schedule(const struct asker *a)
 {
     enum schedule s = a->c->lr_scheduler_type;
-    if (given(a, "wsd_decay_steps") && s != SCHEDULE_WSD) {
+    if (rule_given(a, "wsd_decay_steps") && s != SCHEDULE_WSD) {
         REPORT(a, "wsd_decay_steps",
                "wsd_decay_steps has no effect with this lr_scheduler_type | remove it, or write lr_scheduler_type: "
                "wsd");
     }
-    if (given(a, "lr_decay_steps") && !conf_schedule_decays(s)) {
+    if (rule_given(a, "lr_decay_steps") && !conf_schedule_decays(s)) {
         REPORT(a, "lr_decay_steps",
                "lr_decay_steps has no effect with this lr_scheduler_type | remove it, or write lr_scheduler_type: "
                "linear, cosine or wsd");
     }
-    if (given(a, "min_lr") && a->c->min_lr > 0 && s == SCHEDULE_CONSTANT) {
+    if (rule_given(a, "min_lr") && a->c->min_lr > 0 && s == SCHEDULE_CONSTANT) {
         REPORT(a, "min_lr",
                "min_lr has no effect with a constant learning rate | remove it, or choose another lr_scheduler_type");
     }
@@ -260,20 +172,20 @@ static void rule_unused_schedule(const struct asker *a)
 
 static void rule_eval(const struct asker *a)
 {
-    if (a->c->eval_steps > 0 && !given(a, "eval_data_path")) {
+    if (a->c->eval_steps > 0 && !rule_given(a, "eval_data_path")) {
         REPORT(a, "eval_steps", "eval_steps %llu, but there is nothing to evaluate on | write eval_data_path: PREFIX",
                ull(a->c->eval_steps));
-    } else if (a->c->eval_steps == 0 && given(a, "eval_data_path")) {
+    } else if (a->c->eval_steps == 0 && rule_given(a, "eval_data_path")) {
         REPORT(a, "eval_data_path",
                "eval_data_path is never used: eval_steps is 0 | write eval_steps, or remove the path");
-    } else if (a->c->eval_steps == 0 && given(a, "eval_iters") && a->c->eval_iters > 0) {
+    } else if (a->c->eval_steps == 0 && rule_given(a, "eval_iters") && a->c->eval_iters > 0) {
         REPORT(a, "eval_iters", "eval_iters is never used: eval_steps is 0 | write eval_steps, or remove eval_iters");
     }
 }
 
 static void rule_resume_overwrite(const struct asker *a)
 {
-    if (given(a, "resume_from_checkpoint") && a->c->overwrite_output_dir) {
+    if (rule_given(a, "resume_from_checkpoint") && a->c->overwrite_output_dir) {
         REPORT(a, "overwrite_output_dir",
                "overwrite_output_dir would delete the run that resume_from_checkpoint goes on with | keep one of the "
                "two");
@@ -309,12 +221,6 @@ static const struct rule rules[] = {
     { "data-given", FINDING_ERROR, "data_path", rule_data, "A run has data." },
     { "run-length", FINDING_ERROR, "max_steps num_train_epochs", rule_length,
       "Exactly one of max_steps and num_train_epochs is given." },
-    { "batch-identity", FINDING_ERROR, "global_batch_size micro_batch_size gradient_accumulation_steps",
-      rule_batch_identity,
-      "global_batch_size = micro_batch_size x gradient_accumulation_steps x data-parallel size (1). Nothing is "
-      "rounded." },
-    { "batch-limit", FINDING_ERROR, "global_batch_size micro_batch_size gradient_accumulation_steps", rule_batch_limit,
-      "A global batch has at most 2^32 sequences." },
     { "seq-positions", FINDING_ERROR, "seq_length model", rule_seq_positions,
       "seq_length is at most n_positions of a model with learned positions (gpt2)." },
     { "seq-rope", FINDING_WARNING, "seq_length model", rule_seq_rope,
@@ -353,12 +259,18 @@ static bool keys_are_fit(const struct conf *c, const char *keys)
     return true;
 }
 
+/* Rule i of both tables, NULL behind the last. */
+static const struct rule *rule_at(size_t i)
+{
+    return i < RULES ? &rules[i] : i < RULES + rules_layout_count ? &rules_layout[i - RULES] : NULL;
+}
+
 void conf_ask_rules(const struct conf *c, struct findings *f)
 {
-    for (size_t i = 0; i < RULES; i++) {
-        if (keys_are_fit(c, rules[i].keys)) {
-            struct asker a = { c, &rules[i], f };
-            rules[i].ask(&a);
+    for (size_t i = 0; rule_at(i) != NULL; i++) {
+        struct asker a = { c, rule_at(i), f };
+        if (keys_are_fit(c, a.rule->keys)) {
+            a.rule->ask(&a);
         }
     }
 }
@@ -366,9 +278,9 @@ void conf_ask_rules(const struct conf *c, struct findings *f)
 enum err conf_rules_help(struct buf *out)
 {
     TRY(buf_add_string(out, "| rule | verdict | what must hold |\n|---|---|---|\n"));
-    for (size_t i = 0; i < RULES; i++) {
-        TRY(buf_printf(out, "| %s | %s | %s |\n", rules[i].id, rules[i].level == FINDING_ERROR ? "error" : "warning",
-                       rules[i].help));
+    for (size_t i = 0; rule_at(i) != NULL; i++) {
+        const struct rule *r = rule_at(i);
+        TRY(buf_printf(out, "| %s | %s | %s |\n", r->id, r->level == FINDING_ERROR ? "error" : "warning", r->help));
     }
     return OK;
 }

@@ -6,21 +6,26 @@
 
 #include "base/mem.h"
 
+/* More layers than any model has: larger counts are as wrong, and their sum stays in 64 bits. */
+#define COUNT_MOST ((uint64_t)1 << 40)
+
 struct scalar {
     uint64_t whole;
     double real;
     bool flag;
-    enum schedule schedule;
+    unsigned choice;  /* an enum's value */
     const char *text; /* in the node */
+    uint64_t counts[CONF_STAGES_MAX];
+    uint64_t counts_count;
 };
 
-struct schedule_name {
+struct choice {
     const char *name;
-    enum schedule value;
+    unsigned value;
 };
 
 /* The first name of a value is the one written; the others mean the same elsewhere. */
-static const struct schedule_name schedule_names[] = {
+static const struct choice schedule_names[] = {
     { "constant", SCHEDULE_CONSTANT },
     { "linear", SCHEDULE_LINEAR },
     { "cosine", SCHEDULE_COSINE },
@@ -30,8 +35,21 @@ static const struct schedule_name schedule_names[] = {
     { "cosine_with_min_lr", SCHEDULE_COSINE },
     { "warmup_stable_decay", SCHEDULE_WSD },
     { "inverse-square-root", SCHEDULE_INVERSE_SQRT },
+    { NULL, 0 },
 };
-#define SCHEDULE_NAMES (sizeof(schedule_names) / sizeof(schedule_names[0]))
+static const struct choice pipeline_names[] = {
+    { "gpipe", PIPE_GPIPE },
+    { "1f1b", PIPE_1F1B },
+    { "interleaved", PIPE_INTERLEAVED },
+    { NULL, 0 },
+};
+_Static_assert(sizeof(enum schedule) == sizeof(unsigned) && sizeof(enum pipe_schedule) == sizeof(unsigned),
+               "an enum's field is written as an unsigned");
+
+static const struct choice *choices(const struct conf_key *key)
+{
+    return key->type == KEY_SCHEDULE ? schedule_names : pipeline_names;
+}
 
 /* ---- fields ---- */
 
@@ -63,7 +81,12 @@ static enum err store(struct conf *c, const struct conf_key *key, const struct s
         *(bool *)f = s->flag;
         return OK;
     case KEY_SCHEDULE:
-        *(enum schedule *)f = s->schedule;
+    case KEY_PIPELINE:
+        *(unsigned *)f = s->choice;
+        return OK;
+    case KEY_COUNTS:
+        memcpy(c->pipe_counts, s->counts, s->counts_count * sizeof(s->counts[0]));
+        c->pipe_counts_count = s->counts_count;
         return OK;
     case KEY_TEXT:
     case KEY_PATH:
@@ -96,7 +119,11 @@ static bool same(const struct conf *c, const struct conf_key *key, bool has, con
     case KEY_REPORT:
         return *(const bool *)f == s->flag;
     case KEY_SCHEDULE:
-        return *(const enum schedule *)f == s->schedule;
+    case KEY_PIPELINE:
+        return *(const unsigned *)f == s->choice;
+    case KEY_COUNTS:
+        return c->pipe_counts_count == s->counts_count &&
+               memcmp(c->pipe_counts, s->counts, s->counts_count * sizeof(s->counts[0])) == 0;
     default:
         return is_text(key) && strcmp(*(char *const *)f, s->text) == 0;
     }
@@ -136,17 +163,54 @@ static struct scalar_problem read_real(const struct conf_key *key, const struct 
     return p;
 }
 
-static struct scalar_problem read_schedule(const struct node *n, struct scalar *s)
+static struct scalar_problem read_choice(const struct conf_key *key, const struct node *n, struct scalar *s)
 {
-    for (size_t i = 0; i < SCHEDULE_NAMES && scalar_is_scalar(n); i++) {
-        if (strcmp(schedule_names[i].name, n->text) == 0) {
-            s->schedule = schedule_names[i].value;
+    for (const struct choice *i = choices(key); i->name != NULL && scalar_is_scalar(n); i++) {
+        if (strcmp(i->name, n->text) == 0) {
+            s->choice = i->value;
             return (struct scalar_problem){ 0 };
         }
     }
     struct scalar_problem p = { .bad = true };
-    snprintf(p.text, sizeof(p.text), "expected constant, linear, cosine, wsd or inverse_sqrt, got %s",
+    snprintf(p.text, sizeof(p.text), "expected %s, got %s",
+             key->type == KEY_SCHEDULE ? "constant, linear, cosine, wsd or inverse_sqrt" : "gpipe, 1f1b or interleaved",
              scalar_describe(n).text);
+    return p;
+}
+
+static bool read_count(const struct node *n, struct scalar *s)
+{
+    uint64_t count;
+    if (scalar_whole(n, &count).bad || s->counts_count == CONF_STAGES_MAX) {
+        return false;
+    }
+    s->counts[s->counts_count++] = count < COUNT_MOST ? count : COUNT_MOST;
+    return true;
+}
+
+/* A list of whole numbers, or a text of whole numbers with commas between them. */
+static struct scalar_problem read_counts(const struct node *n, struct scalar *s)
+{
+    const struct node *wrong =
+        n->kind == NODE_MAP || scalar_is_null(n) || (n->kind == NODE_LIST && n->count == 0) ? n : NULL;
+    for (size_t i = 0; n->kind == NODE_LIST && i < n->count && wrong == NULL; i++) {
+        wrong = read_count(n->child[i], s) ? NULL : n->child[i];
+    }
+    for (const char *next, *text = scalar_is_scalar(n) ? n->text : NULL; text != NULL && wrong == NULL; text = next) {
+        size_t bytes = strcspn(text, ",");
+        char word[24];
+        snprintf(word, sizeof(word), "%.*s", (int)(bytes < sizeof(word) ? bytes : sizeof(word) - 1), text);
+        struct node item = { .kind = NODE_PLAIN, .text = word + strspn(word, " "), .bytes = strlen(word) };
+        wrong = read_count(&item, s) ? NULL : n;
+        next = text[bytes] == ',' ? text + bytes + 1 : NULL;
+    }
+    struct scalar_problem p = { .bad = wrong != NULL };
+    if (p.bad && s->counts_count == CONF_STAGES_MAX) {
+        snprintf(p.text, sizeof(p.text), "more than %u stages", CONF_STAGES_MAX);
+    } else if (p.bad) {
+        snprintf(p.text, sizeof(p.text), "expected the layers of each stage, as in 3,5,4 or [3, 5, 4], got %s%s",
+                 scalar_describe(wrong).text, wrong != n ? " in it" : "");
+    }
     return p;
 }
 
@@ -212,7 +276,10 @@ static struct scalar_problem read_value(const struct conf_key *key, const struct
     case KEY_FLAG:
         return scalar_flag(n, &s->flag);
     case KEY_SCHEDULE:
-        return read_schedule(n, s);
+    case KEY_PIPELINE:
+        return read_choice(key, n, s);
+    case KEY_COUNTS:
+        return read_counts(n, s);
     case KEY_REPORT:
         return read_report(n, s);
     default:
@@ -279,9 +346,7 @@ enum err conf_take(struct conf *c, const struct conf_key *key, const char *spell
         }
         return OK;
     }
-    if (has) {
-        TRY(store(c, key, &s));
-    }
+    TRY(store(c, key, &s)); /* null: nothing, also where the file gave something */
     v->has = has;
     return note_given(v, spelled, n);
 }
@@ -307,14 +372,22 @@ enum err conf_set_defaults(struct conf *c)
 
 /* ---- writing ---- */
 
-static const char *schedule_name(enum schedule schedule)
+static const char *choice_name(const struct conf_key *key, unsigned value)
 {
-    size_t i = 0;
-    while (i < SCHEDULE_NAMES && schedule_names[i].value != schedule) {
+    const struct choice *i = choices(key);
+    while (i->name != NULL && i->value != value) {
         i++;
     }
-    BUG_IF(i == SCHEDULE_NAMES);
-    return schedule_names[i].name;
+    BUG_IF(i->name == NULL);
+    return i->name;
+}
+
+static enum err write_counts(const struct conf *c, struct buf *out)
+{
+    for (uint64_t i = 0; i < c->pipe_counts_count; i++) {
+        TRY(buf_printf(out, "%s%llu", i > 0 ? "," : "", (unsigned long long)c->pipe_counts[i]));
+    }
+    return OK;
 }
 
 /* Quotes only where a text would read as something else. */
@@ -347,7 +420,10 @@ enum err conf_write_value(const struct conf *c, const struct conf_key *key, stru
     case KEY_REPORT:
         return buf_add_string(out, *(const bool *)f ? "tensorboard" : "none");
     case KEY_SCHEDULE:
-        return buf_add_string(out, schedule_name(*(const enum schedule *)f));
+    case KEY_PIPELINE:
+        return buf_add_string(out, choice_name(key, *(const unsigned *)f));
+    case KEY_COUNTS:
+        return write_counts(c, out);
     default:
         return write_text(*(char *const *)f, out);
     }

@@ -52,6 +52,16 @@ static const struct conf_foreign *find_foreign(const char *path)
     return NULL;
 }
 
+static const struct conf_translation *find_translation(const char *path)
+{
+    for (size_t i = 0; i < conf_translation_count; i++) {
+        if (conf_names_hold(conf_translations[i].names, path)) {
+            return &conf_translations[i];
+        }
+    }
+    return NULL;
+}
+
 /* Calls `each` for every word until it returns true. */
 typedef bool word_fn(void *arg, const char *word, size_t bytes);
 
@@ -71,6 +81,11 @@ static bool each_known_name(word_fn *each, void *arg)
 {
     for (size_t i = 0; i < conf_key_count; i++) {
         if (each_word(conf_keys[i].name, each, arg) || each_word(conf_keys[i].aliases, each, arg)) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < conf_translation_count; i++) {
+        if (each_word(conf_translations[i].names, each, arg)) {
             return true;
         }
     }
@@ -134,6 +149,58 @@ static void check_foreign(const struct conf_foreign *k, const struct place *p, c
                  k->why, bytes, k->neutral);
 }
 
+/* The value behind the "=" of the word that stands in the node, or NULL. */
+static const char *word_value(const struct conf_translation *t, const struct node *n, size_t *bytes)
+{
+    for (const char *p = t->words; *p != '\0';) {
+        size_t word = strcspn(p, "="), item = strcspn(p, "|");
+        char name[64];
+        snprintf(name, sizeof(name), "%.*s", (int)word, p);
+        if (scalar_is_one_of(n, name)) {
+            *bytes = item - word - 1;
+            return p + word + 1;
+        }
+        p += item + (p[item] == '|');
+    }
+    return NULL;
+}
+
+/* Take what a key of another system says as the value of one of ours, at the place where it was said. */
+static enum err take_translation(struct conf *c, const struct conf_translation *t, const char *spelled,
+                                 const struct node *n, struct findings *f)
+{
+    const struct conf_key *key = &conf_keys[conf_index(t->key)];
+    char text[40];
+    size_t bytes = 0;
+    const char *value = word_value(t, n, &bytes);
+    double number = 0;
+    struct scalar_problem p = { 0 };
+    if (value != NULL) {
+        snprintf(text, sizeof(text), "%.*s", (int)bytes, value);
+    } else if (t->factor == 1) {
+        return conf_take(c, key, spelled, n, f);
+    } else if (t->factor > 0) {
+        p = scalar_real(n, &number);
+        snprintf(text, sizeof(text), "%.39s", scalar_write_real(number * t->factor).text);
+    } else {
+        findings_add(f, FINDING_ERROR, &n->at, "%s%s: %s is not known here | known are %s",
+                     n->at.file == NULL ? "--" : "", spelled, scalar_show(n).text, t->help);
+        conf_value(c, key->name)->bad = true;
+        return OK;
+    }
+    if (p.bad) {
+        findings_add(f, FINDING_ERROR, &n->at, "%s%s: %s", n->at.file == NULL ? "--" : "", spelled, p.text);
+        conf_value(c, key->name)->bad = true;
+        return OK;
+    }
+    struct node *said;
+    if (text[0] == '\0') {
+        return OK; /* it asks for nothing */
+    }
+    TRY(tree_add(&c->values->file, text, n->at, &said));
+    return conf_take(c, key, spelled, said, f);
+}
+
 /* ---- the file ---- */
 
 static enum err take_node(struct conf *c, const struct place *p, const struct node *key_node, struct node *n,
@@ -176,6 +243,10 @@ static enum err take_node(struct conf *c, const struct place *p, const struct no
     if (key != NULL) {
         return conf_take(c, key, p->path, n, f);
     }
+    const struct conf_translation *translation = find_translation(p->path);
+    if (translation != NULL) {
+        return take_translation(c, translation, p->path, n, f);
+    }
     const struct conf_foreign *foreign = find_foreign(p->path);
     if (foreign != NULL) {
         check_foreign(foreign, p, n, f);
@@ -207,7 +278,7 @@ struct argument {
 static bool may_be_switch(const char *path)
 {
     const struct conf_key *key = find_key(path);
-    return key != NULL ? key->type == KEY_FLAG : find_foreign(path) != NULL;
+    return key != NULL ? key->type == KEY_FLAG : find_foreign(path) != NULL || find_translation(path) != NULL;
 }
 
 /* Split argument i (and its value, when that is the next one). Returns how many were used, 0 when it is no key. */
@@ -271,7 +342,8 @@ static enum err take_argument(struct conf *c, const struct argument *a, int numb
     bool model = strncmp(p.path, MODEL, strlen(MODEL)) == 0 && strchr(".", p.path[strlen(MODEL)]) != NULL;
     const struct conf_key *key = find_key(p.path);
     const struct conf_foreign *foreign = find_foreign(p.path);
-    if (key == NULL && foreign == NULL && !model) {
+    const struct conf_translation *translation = find_translation(p.path);
+    if (key == NULL && foreign == NULL && translation == NULL && !model) {
         report_unknown(&p, &at, f);
         return OK;
     }
@@ -285,6 +357,9 @@ static enum err take_argument(struct conf *c, const struct argument *a, int numb
     struct node n = { .kind = NODE_PLAIN, .at = at, .text = a->value, .bytes = strlen(a->value) };
     if (model) {
         return take_model_argument(c, &p, &n, f);
+    }
+    if (translation != NULL) {
+        return take_translation(c, translation, p.path, &n, f);
     }
     if (key == NULL) {
         check_foreign(foreign, &p, &n, f);

@@ -61,6 +61,20 @@ static void gpt2_fields_and_defaults(void **state)
     assert_int_equal(m.ffn, 256);
 }
 
+static void gpt2_dropout(void **state)
+{
+    (void)state;
+    struct model_conf m = accepted(GPT2);
+    assert_true(m.resid_dropout == 0 && m.embd_dropout == 0);
+    m = accepted("{" GPT2_BODY ", \"resid_pdrop\": 0.1, \"embd_pdrop\": 0.25, \"attn_pdrop\": 0}");
+    assert_true(m.resid_dropout == 0.1 && m.embd_dropout == 0.25);
+    m = accepted("{" GPT2_BODY ", \"resid_pdrop\": null, \"embd_pdrop\": 0}");
+    assert_true(m.resid_dropout == 0 && m.embd_dropout == 0);
+    says("{" GPT2_BODY ", \"resid_pdrop\": 1}", "model.resid_pdrop: expected a number from 0 and below 1, got 1");
+    says("{" GPT2_BODY ", \"embd_pdrop\": -0.1}", "model.embd_pdrop: expected a number from 0 and below 1, got -0.1");
+    says("{" GPT2_BODY ", \"embd_pdrop\": \"0.1\"}", "got the string \"0.1\" (remove the quotes)");
+}
+
 static void llama_fields_and_defaults(void **state)
 {
     (void)state;
@@ -82,7 +96,7 @@ static void what_would_change_the_arithmetic_is_refused(void **state)
 {
     (void)state;
     says("{" GPT2_BODY ", \"attn_pdrop\": 0.1}",
-         "model.attn_pdrop 0.1: dropout is not in this version\nhint: set it to 0.0");
+         "model.attn_pdrop 0.1: attention dropout is not supported\nhint: set it to 0.0");
     says("{" GPT2_BODY ", \"activation_function\": \"relu\"}", "tanh form of GELU");
     says("{" GPT2_BODY ", \"scale_attn_weights\": false}", "model.scale_attn_weights false");
     says("{" GPT2_BODY ", \"reorder_and_upcast_attn\": true}", "model.reorder_and_upcast_attn true");
@@ -90,7 +104,8 @@ static void what_would_change_the_arithmetic_is_refused(void **state)
          "hidden_size: the whole number 128 here, but n_embd is the whole number 64");
     says("{" LLAMA_BODY ", \"attention_bias\": true}", "llama here has no biases");
     says("{" LLAMA_BODY ", \"hidden_act\": \"gelu\"}", "llama here has SiLU");
-    says("{" LLAMA_BODY ", \"attention_dropout\": 0.1}", "dropout is not in this version");
+    says("{" LLAMA_BODY ", \"attention_dropout\": 0.1}", "attention dropout is not supported");
+    says("{" LLAMA_BODY ", \"resid_pdrop\": 0.1}", "\"resid_pdrop\" is no field of llama here");
     says("{" LLAMA_BODY ", \"rope_scaling\": {\"factor\": 2.0, \"type\": \"linear\"}}", "rope_type \"linear\"");
     says("{" LLAMA_BODY ", \"rope_scaling\": 42}", "expected a mapping or null, got the whole number 42");
     says("{" LLAMA_BODY ", \"rope_scaling\": {\"factor\": 2.0}}", "plain rotary positions only");
@@ -172,10 +187,10 @@ static void parameters_are_counted_as_others_count_them(void **state)
 static void written_models_read_back(void **state)
 {
     (void)state;
-    static const char *const texts[] = { GPT2, LLAMA,
+    static const char *const texts[] = { GPT2, LLAMA, "{" GPT2_BODY ", \"resid_pdrop\": 0.125, \"embd_pdrop\": 0.1}",
                                          "{" LLAMA_BODY ", \"rope_theta\": 123456.75, \"rms_norm_eps\": 1e-7, "
                                          "\"num_key_value_heads\": 1, \"head_dim\": 8, \"eos_token_id\": 2}" };
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         struct model_conf m = accepted(texts[i]);
         struct buf out = { 0 };
         assert_ok(model_conf_write(&m, &out));
@@ -220,6 +235,7 @@ static void a_folder_without_config_is_an_error(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(gpt2_fields_and_defaults),
+    cmocka_unit_test(gpt2_dropout),
     cmocka_unit_test(llama_fields_and_defaults),
     cmocka_unit_test(what_would_change_the_arithmetic_is_refused),
     cmocka_unit_test(sizes_are_checked),

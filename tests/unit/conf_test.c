@@ -1,71 +1,11 @@
 /* Facts about the configuration: types, spellings, nearest names, origins, rules, saving and the digest. */
 #include "test.h"
 
-#include <unistd.h>
-
 #include "base/file.h"
-#include "conf/conf_int.h"
 #include "conf/nearest.h"
 
-#define MODEL "model: {model_type: gpt2, n_layer: 2, n_embd: 64, n_head: 4, n_positions: 256, vocab_size: 500}\n"
-#define BASE MODEL "data_path: d/tokens\n"
 #define FILE_NAME "conf_test.yaml"
-
-/* Everything that one load said, as findings_print would order it not: in the order of adding. */
-struct loaded {
-    struct conf c;
-    struct findings f;
-    struct buf text;
-    enum err err;
-};
-
-static struct loaded load_bytes(const char *text, size_t bytes, int argc, char **argv)
-{
-    struct loaded l = { 0 };
-    FILE *out = fopen(FILE_NAME, "wb"); /* not file_replace: this happens often, and need not be durable */
-    assert_non_null(out);
-    assert_int_equal(fwrite(text, 1, bytes, out), bytes);
-    assert_int_equal(fclose(out), 0);
-    l.err = conf_load(&l.c, FILE_NAME, argc, argv, 1, &l.f);
-    unlink(FILE_NAME);
-    for (size_t i = 0; i < l.f.count; i++) {
-        assert_ok(buf_printf(&l.text, "%s\n", l.f.list[i].text));
-    }
-    assert_int_equal(l.err, l.f.errors > 0 ? ERR_USAGE : OK);
-    return l;
-}
-
-static struct loaded load_text(const char *text)
-{
-    return load_bytes(text, strlen(text), 0, NULL);
-}
-
-static void release(struct loaded *l)
-{
-    conf_release(&l->c);
-    findings_release(&l->f);
-    buf_release(&l->text);
-}
-
-/* Loading `text` gives exactly one finding, and it holds `part`. */
-static void says(const char *text, const char *part)
-{
-    struct loaded l = load_text(text);
-    if (l.f.count != 1 || strstr(l.text.data, part) == NULL) {
-        fail_msg("for\n%s\nexpected one finding with \"%s\", got\n%s", text, part,
-                 l.text.data != NULL ? l.text.data : "none");
-    }
-    release(&l);
-}
-
-static void accepts(const char *text)
-{
-    struct loaded l = load_text(text);
-    if (l.f.count != 0) {
-        fail_msg("for\n%s\nexpected nothing, got\n%s", text, l.text.data);
-    }
-    release(&l);
-}
+#include "conf_fixture.h"
 
 static void distance_counts_swapped_neighbours_once(void **state)
 {
@@ -327,58 +267,19 @@ static void a_command_line_is_enough(void **state)
 static void keys_of_other_systems_are_refused_unless_neutral(void **state)
 {
     (void)state;
-    says(BASE "max_steps: 9\ntp: 2\n", "tp 2: this version trains on one process\nhint: remove it or set it to 1");
+    says(BASE "max_steps: 9\nep: 2\n", "ep 2: this version has no experts\nhint: remove it or set it to 1");
     says(BASE "max_steps: 9\nbf16: true\n",
          "bf16 true: this version computes in fp32\nhint: remove it or set it to false");
     says(BASE "max_steps: 9\nbf16: \"false\"\n", "bf16 \"false\"");
-    says(BASE "max_steps: 9\nzero_optimization: {stage: 3}\n", "zero_optimization.stage 3");
-    says(BASE "max_steps: 9\nnum_processes: 4\n", "one process");
+    says(BASE "max_steps: 9\nzero_optimization: {overlap_comm: true}\n",
+         "zero_optimization.overlap_comm true: there is");
+    says(BASE "max_steps: 9\nnum_machines: 4\n", "write world_size: the number of all ranks");
     says(BASE "max_steps: 9\noptimizer: sgd\n", "this version has AdamW only");
-    says(BASE "max_steps: 9\ndropout: 0.1\n", "no dropout");
+    says(BASE "max_steps: 9\nhidden_dropout: 0.1\n", "write resid_pdrop and embd_pdrop under model");
+    says(BASE "max_steps: 9\nattention_dropout: 0.1\n",
+         "attention dropout is not supported\nhint: remove it or set it to 0");
     says(BASE "max_steps: 9\nhidden_size: 64\n", "this belongs into the model block");
     says(BASE "max_steps: 9\nfull_determinism: false\n", "always on");
-}
-
-static void batch_numbers_must_agree(void **state)
-{
-    (void)state;
-    says(BASE "max_steps: 9\nglobal_batch_size: 8\nmicro_batch_size: 2\ngradient_accumulation_steps: 1\n",
-         "global_batch_size 8 != micro_batch_size 2 x gradient_accumulation_steps 1 x data-parallel 1 (= 2)\n"
-         "hint: write gradient_accumulation_steps 4, or global_batch_size 2, or micro_batch_size 8");
-    says(BASE "max_steps: 9\nglobal_batch_size: 256\nmicro_batch_size: 14\n",
-         "global_batch_size 256 is not a multiple of micro_batch_size 14 x data-parallel 1 = 14\n"
-         "hint: nearest: global_batch_size 252 (gradient_accumulation_steps 18) or 266 (19); or micro_batch_size 8 or "
-         "16");
-    says(BASE "max_steps: 9\nglobal_batch_size: 4294967291\ngradient_accumulation_steps: 2\n", "is not a multiple of");
-    says(BASE "max_steps: 9\nglobal_batch_size: 3\nmicro_batch_size: 4294967296\n", "is less than micro_batch_size");
-    says(BASE "max_steps: 9\nmicro_batch_size: 4294967296\ngradient_accumulation_steps: 4294967296\n", "is above 2^32");
-}
-
-static void one_or_two_batch_numbers_give_the_third(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *text;
-        uint64_t global, micro, steps;
-    } cases[] = {
-        { "", 8, 8, 1 },
-        { "global_batch_size: 12\n", 12, 6, 2 },
-        { "micro_batch_size: 4\n", 4, 4, 1 },
-        { "gradient_accumulation_steps: 4\n", 4, 1, 4 },
-        { "micro_batch_size: 4\ngradient_accumulation_steps: 3\n", 12, 4, 3 },
-        { "global_batch_size: 12\ngradient_accumulation_steps: 3\n", 12, 4, 3 },
-        { "global_batch_size: 12\nmicro_batch_size: 2\n", 12, 2, 6 },
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        char text[512];
-        snprintf(text, sizeof(text), "%s%s%s", BASE "max_steps: 9\n", cases[i].text, "");
-        struct loaded l = load_text(text);
-        assert_int_equal(l.f.count, 0);
-        assert_int_equal(l.c.global_batch_size, cases[i].global);
-        assert_int_equal(l.c.micro_batch_size, cases[i].micro);
-        assert_int_equal(l.c.gradient_accumulation_steps, cases[i].steps);
-        release(&l);
-    }
 }
 
 static void schedules_that_cannot_be_are_errors(void **state)
@@ -460,6 +361,14 @@ static void null_is_as_if_nothing_was_given(void **state)
     assert_ok(conf_derive(&l.c, "max_steps", 40, "num_train_epochs"));
     assert_int_equal(l.c.lr_decay_steps, 40);
     release(&l);
+    char *argv[] = { "--eval_data_path", "null", "--eval_steps=0", "--lr_decay_steps", "null", "--seq_length=null" };
+    const char *text = BASE "max_steps: 9\neval_data_path: e\neval_steps: 3\nlr_decay_steps: 7\nseq_length: 32\n";
+    l = load_bytes(text, strlen(text), 6, argv); /* also where the file gives something */
+    assert_int_equal(l.f.count, 0);
+    assert_null(l.c.eval_data_path);
+    assert_int_equal(l.c.lr_decay_steps, 9);
+    assert_int_equal(l.c.seq_length, 256);
+    release(&l);
 }
 
 /* Every printed value but origins. */
@@ -522,7 +431,9 @@ static void digest_follows_identity_only(void **state)
 {
     (void)state;
     static const char *const same[] = { "threads: 2\n", "micro_batch_size: 2\nglobal_batch_size: 8\n",
-                                        "output_dir: x\n", "logging_steps: 7\n", "seed: 42\n" };
+                                        "output_dir: x\n", "logging_steps: 7\n", "seed: 42\n",
+                                        "world_size: 1\n", "zero_stage: 3\n", "distributed_timeout: 5\n",
+                                        "pipeline_layers: 2\n", "dp: 1\n" };
     static const char *const other[] = { "seed: 43\n",
                                          "learning_rate: 3.0000000000000003e-4\n",
                                          "global_batch_size: 9\n",
@@ -545,6 +456,15 @@ static void digest_follows_identity_only(void **state)
         l = load_text(text);
         conf_digest(&l.c, hex);
         assert_string_not_equal(base, hex);
+        release(&l);
+    }
+    char *argv[] = { "--model.resid_pdrop", "0.1", "--model.embd_pdrop", "0.1" };
+    for (int k = 0; k < 2; k++) {
+        l = load_bytes(BASE "max_steps: 9\n", strlen(BASE "max_steps: 9\n"), 2, argv + 2 * k);
+        conf_digest(&l.c, text);
+        assert_string_not_equal(base, text);
+        assert_string_not_equal(k == 0 ? base : hex, text);
+        memcpy(hex, text, sizeof(hex));
         release(&l);
     }
 }
@@ -587,8 +507,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_command_line_goes_before_the_file),
     cmocka_unit_test(a_command_line_is_enough),
     cmocka_unit_test(keys_of_other_systems_are_refused_unless_neutral),
-    cmocka_unit_test(batch_numbers_must_agree),
-    cmocka_unit_test(one_or_two_batch_numbers_give_the_third),
     cmocka_unit_test(schedules_that_cannot_be_are_errors),
     cmocka_unit_test(other_rules),
     cmocka_unit_test(a_rule_is_not_asked_about_a_bad_value),
