@@ -258,7 +258,7 @@ void kern_ce_finish(struct kern *k, const struct ce_part *c, const float *max, c
 void kern_grad_square_sum(struct kern *k, uint64_t n, const int64_t *grad, struct fixed_wide *sum, bool *overflow);
 
 /* Where the elements of a box lie in their logical tensor: element i of the box has index first + (i / cols) * ld + i %
- * cols. cols == ld: a contiguous stretch. */
+ * cols; 0 < cols <= ld. cols == ld: a contiguous stretch. */
 struct box_map {
     uint64_t first, cols, ld;
 };

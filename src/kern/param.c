@@ -101,8 +101,7 @@ static void init_run(const struct init_job *j, const struct box_run *run)
 static void init_normal(const void *job, uint64_t begin, uint64_t end)
 {
     const struct init_job *j = job;
-    struct box_run run = { .end = begin };
-    while (box_next(&j->box, end, &run)) {
+    for (struct box_run run = box_first(&j->box, begin, end); run.begin < run.end; box_next(&j->box, end, &run)) {
         init_run(j, &run);
     }
 }

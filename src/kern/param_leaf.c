@@ -182,9 +182,8 @@ static void adamw(const void *job, uint64_t begin, uint64_t end)
         .eps = v16_set1(a->eps),
     };
     struct hash16 hash = hash16_begin();
-    struct box_run run = { .end = begin };
     uint64_t tails = 0;
-    while (box_next(&j->box, end, &run)) {
+    for (struct box_run run = box_first(&j->box, begin, end); run.begin < run.end; box_next(&j->box, end, &run)) {
         hash16_seek(&hash, run.index);
         uint64_t i = run.begin;
         for (; i + 16 <= run.end; i += 16) {
@@ -201,9 +200,8 @@ static void hash(const void *job, uint64_t begin, uint64_t end)
 {
     const struct hash_job *j = job;
     struct hash16 hash = hash16_begin();
-    struct box_run run = { .end = begin };
     uint64_t tails = 0;
-    while (box_next(&j->box, end, &run)) {
+    for (struct box_run run = box_first(&j->box, begin, end); run.begin < run.end; box_next(&j->box, end, &run)) {
         hash16_seek(&hash, run.index);
         uint64_t i = run.begin;
         for (; i + 16 <= run.end; i += 16) {

@@ -11,19 +11,27 @@ struct box {
     uint64_t begin;
 };
 
-/* Elements [begin, end) of the pointers, all in one row of the box; `index` is that of the first. */
+/* Elements [begin, end) of the pointers, all in one row of the box; `index` is that of the first, `next` that of the
+ * next row's first. */
 struct box_run {
-    uint64_t begin, end, index;
+    uint64_t begin, end, index, next;
 };
 
-/* The next run of [run->end, end); false when none is left. The first call finds the range's begin in run->end. */
-static inline bool box_next(const struct box *b, uint64_t end, struct box_run *run)
+/* The first run of the range [begin, end); empty when the range is. */
+static inline struct box_run box_first(const struct box *b, uint64_t begin, uint64_t end)
 {
-    uint64_t at = b->begin + run->end, column = at % b->map.cols, left = b->map.cols - column;
-    run->index = b->map.first + at / b->map.cols * b->map.ld + column;
+    uint64_t at = b->begin + begin, column = at % b->map.cols, left = b->map.cols - column;
+    uint64_t row = b->map.first + at / b->map.cols * b->map.ld;
+    return (struct box_run){ begin, end - begin < left ? end : begin + left, row + column, row + b->map.ld };
+}
+
+/* The run after it; empty when the range has ended. No division: a row may have few elements. */
+static inline void box_next(const struct box *b, uint64_t end, struct box_run *run)
+{
     run->begin = run->end;
-    run->end = end - run->begin < left ? end : run->begin + left;
-    return run->begin < end;
+    run->end = end - run->begin < b->map.cols ? end : run->begin + b->map.cols;
+    run->index = run->next;
+    run->next += b->map.ld;
 }
 
 struct square_job {
