@@ -108,7 +108,7 @@ enum err comm_window_at(struct comm *c, uint64_t bytes, void **out, struct comm_
 enum err comm_tree_sum_at(struct comm *c, const struct comm_tree *t, struct comm_site site)
 {
     BUG_IF((c->size & (c->size - 1)) != 0 || t->ldo < t->cols);
-    BUG_IF(c->window[c->rank] == NULL || t->cols > c->window_bytes / 4 / (t->rows > 0 ? t->rows : 1));
+    BUG_IF(c->window[c->rank] == NULL || (t->rows > 0 && t->cols > c->window_bytes / sizeof(float) / t->rows));
     BUG_IF(t->bounds != NULL && (t->bounds[0] != 0 || t->bounds[c->size] != t->rows));
     const struct comm_sig sig = { .kind = KIND_TREE_SUM, .type = TYPE_F32, .op = OP_SUM, .count = t->rows * t->cols,
                                   .shape = hash_mix(t->cols + (t->bounds ? bounds_hash(c, t->bounds) : 0)) };
