@@ -1,8 +1,8 @@
 /* Why this exists: checks and division of work of the loss. Rows are divided over threads; the order of the sums
  * inside a row is in cross_entropy_leaf.c.
  *
- * Invariants: a target is negative (its row does not count), or lies among the real columns of exactly one part. Segments
- * are not divided: a part begins and ends at their borders, and the number of each part's segments is a power of two. */
+ * Invariants: a target is negative (its row does not count), or lies among the real columns of exactly one part. A part
+ * begins and ends at borders of segments, and their number is a power of two. */
 #include "kern/row_leaf.h"
 
 static void run_part(struct kern *k, leaf_fn *leaf, const struct cross_entropy_job *job)

@@ -112,10 +112,10 @@ struct attention_grad {
 };
 void kern_attention_backward(struct kern *k, const struct attention *a, const struct attention_grad *g);
 
-/* Parts of the backward pass, for ranks that share a sequence. `a` describes the whole sequence (first == 0, rows = T, q,
- * k, v, lse of all positions); g->d_o is of all positions, g->row_dot [heads][T] is given. dq is computed for query rows
- * [q_lo, q_hi) of every head, dk and dv for key rows [k_lo, k_hi), written at their positions in g->dq, dk, dv; nothing
- * else is written. a->o is not read. Bits as of kern_attention_backward. */
+/* Parts of the backward pass, for ranks that share a sequence. `a` describes the whole sequence (first == 0, rows = T,
+ * q, k, v, lse of all positions); g->d_o is of all positions, g->row_dot [heads][T] is given. dq is computed for query
+ * rows [q_lo, q_hi) of every head, dk and dv for key rows [k_lo, k_hi), written at their positions in g->dq, dk, dv;
+ * nothing else is written. a->o is not read. Bits as of kern_attention_backward. */
 struct attention_part {
     uint64_t q_lo, q_hi, k_lo, k_hi;
 };
@@ -190,26 +190,25 @@ struct lookup {
  * rows are all here). Adding +0 makes a stored -0 the same on every division of the table. */
 void kern_embed_forward(struct kern *k, uint64_t rows, uint64_t cols, const struct lookup *token,
                         const struct lookup *position, float *y);
-/* grad[(index[t] - first) * ld + j] += integer of dy[t * ld + j] * scale for every t whose row is in [first, first +
- * count) and j < cols (each row is a unit of its own; integers: any order). |dy * scale| >= 2^50 or NaN sets
- * *overflow. */
 struct embed_grad {
     uint64_t rows, cols, ld;
     const int32_t *index;
-    uint64_t first, count;
-    const float *dy;
-    int64_t *grad;
-    float scale;
-    bool *overflow;
+    uint64_t first, count; /* table rows whose gradients are here */
+    const float *dy;       /* [rows][ld], of which `cols` columns are used */
+    int64_t *grad;         /* [count][ld], likewise */
+    float scale;           /* a power of two */
+    bool *overflow;        /* set when |dy * scale| >= 2^50 or NaN */
 };
+/* grad[(index[t] - first) * ld + j] += integer of dy[t * ld + j] * scale for every t whose row is in [first, first +
+ * count) and j < cols (each row is a unit of its own; integers: any order). */
 void kern_embed_grad(struct kern *k, const struct embed_grad *g);
 
 /* ---- dropout ---- */
 
 /* Which coordinates a row has: row r belongs to sample first_sample + (first_row + r) / period, at position
- * position[(first_row + r) % period]. The mask of (sample, site, position, column) is word column % 4 of the Philox block
- * (RNG_DROPOUT; sample * 2^16 + site, position * 2^32 + column / 4): an element is dropped when the word is below p *
- * 2^32 (rounded down). */
+ * position[(first_row + r) % period]. The mask of (sample, site, position, column) is word column % 4 of the Philox
+ * block (RNG_DROPOUT; sample * 2^16 + site, position * 2^32 + column / 4): an element is dropped when the word is below
+ * p * 2^32 (rounded down). */
 struct dropout {
     uint64_t seed;
     uint32_t site; /* below 2^16 */
@@ -233,21 +232,22 @@ void kern_cross_entropy(struct kern *k, uint64_t rows, uint64_t vocab, uint64_t 
                         const int32_t *target, float *logits, float *loss, bool backward);
 
 /* The same for a rank that holds columns [first, first + real) of the vocabulary, padded to `padded` columns that are
- * `segments` whole segments; three steps with an exchange between them give the bits of kern_cross_entropy.
- *   kern_ce_max     max[t] = largest of the real columns here (-infinity: none); x_target[t] = x[target] where it is here,
- *                   else -infinity. Exchange: the largest over ranks of both.
- *   kern_ce_exp     logits become exp(x - max), 0 in padding; sum[t] = the balanced tree of the segments here.
- *                   Exchange: the balanced tree over ranks.
- *   kern_ce_finish  loss[t] = log(sum) + max - x_target (0 when target < 0), the same on every rank; with `backward`
- *                   logits become softmax - onehot (0 in rows that do not count, and in padding). */
+ * `segments` whole segments (real may be 0); three steps with an exchange between them give the bits of
+ * kern_cross_entropy. Rows that do not count are left alone until the end. */
 struct ce_part {
     uint64_t rows, ld, first, real, padded;
     uint32_t segments;
-    const int32_t *target;
-    float *logits;
+    const int32_t *target; /* columns of the whole vocabulary */
+    float *logits;         /* [rows][ld], the columns here */
 };
+/* max[t] = largest of the real columns here (-infinity: none, or target < 0); x_target[t] = x[target] where it is here,
+ * else -infinity. Exchange: the largest over ranks of both. */
 void kern_ce_max(struct kern *k, const struct ce_part *c, float *max, float *x_target);
+/* Logits become exp(x - max), 0 in padding; sum[t] = the balanced tree of the segments here (0 when target < 0).
+ * Exchange: the balanced tree over ranks. */
 void kern_ce_exp(struct kern *k, const struct ce_part *c, const float *max, float *sum);
+/* loss[t] = log(sum) + max - x_target (0 when target < 0), the same on every rank; with `backward` logits become
+ * softmax - onehot (0 in rows that do not count, and in padding). */
 void kern_ce_finish(struct kern *k, const struct ce_part *c, const float *max, const float *sum, const float *x_target,
                     float *loss, bool backward);
 
@@ -286,8 +286,8 @@ void kern_add_i64(struct kern *k, uint64_t n, const int64_t *from, int64_t *to);
 /* p[i] = mean-0 normal * deviation for elements [begin, begin + n) of a box: the element of index e from the Philox
  * block (seed, RNG_INIT, tensor_id, e / 4), word pair by Box-Muller (base/rng.h), rounded to fp32 once. Boxes that
  * begin and end at multiples of 4 compute no block twice. */
-void kern_init_normal(struct kern *k, uint64_t n, float *p, uint64_t seed, uint64_t tensor_id, const struct box_map *map,
-                      uint64_t begin, double deviation);
+void kern_init_normal(struct kern *k, uint64_t n, float *p, uint64_t seed, uint64_t tensor_id,
+                      const struct box_map *map, uint64_t begin, double deviation);
 void kern_fill(struct kern *k, uint64_t n, float *p, float value);
 /* y = float(grad) * factor: gradients as numbers, for tests, replay and diagnosis. */
 void kern_grad_to_float(struct kern *k, uint64_t n, const int64_t *grad, double factor, float *y);

@@ -106,8 +106,8 @@ static void init_normal(const void *job, uint64_t begin, uint64_t end)
     }
 }
 
-void kern_init_normal(struct kern *k, uint64_t n, float *p, uint64_t seed, uint64_t tensor_id, const struct box_map *map,
-                      uint64_t begin, double deviation)
+void kern_init_normal(struct kern *k, uint64_t n, float *p, uint64_t seed, uint64_t tensor_id,
+                      const struct box_map *map, uint64_t begin, double deviation)
 {
     struct init_job job = { p, seed, tensor_id, box_of(map, begin), deviation };
     split_run(k, init_normal, &job, n, INIT_GRAIN);

@@ -2,8 +2,8 @@
  * costs ten rounds of Philox for four columns; sixteen blocks at once make that cheap enough to compute it again in
  * the backward pass instead of keeping it.
  *
- * Definition (docs/numerics.md quotes it): the word of an element is word column % 4 of rng_at(seed, RNG_DROPOUT, sample
- * 2^16 + site, position 2^32 + column / 4); y = residual + (word < threshold ? +0 : x factor). */
+ * Definition (docs/numerics.md quotes it): the word of an element is word column % 4 of rng_at(seed, RNG_DROPOUT,
+ * sample 2^16 + site, position 2^32 + column / 4); y = residual + (word < threshold ? +0 : x factor). */
 #include "kern/row_leaf.h"
 
 #include "base/rng.h"
