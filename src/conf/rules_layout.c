@@ -78,7 +78,9 @@ static void rule_ranks(const struct asker *a)
         return;
     }
     struct hint h = { 0 };
-    hint_add(&h, "start %llu (mpirun -n %llu)", ull(need), ull(need));
+    if (conf_tp_fits(c, c->tp) && conf_pp_fits(c, c->pp) && conf_cp_fits(c, c->cp)) {
+        hint_add(&h, "start %llu (mpirun -n %llu)", ull(need), ull(need));
+    }
     hint_layouts(&h, c);
     if (given) {
         REPORT(a, "dp", "tp %llu x pp %llu x cp %llu x dp %llu needs %llu ranks, but %llu %s running%s", ull(c->tp),
@@ -295,8 +297,8 @@ static void hint_ranks(struct hint *h, const struct conf *c, uint64_t dp, uint64
 {
     uint64_t ranks = dp * c->tp * c->pp * c->cp;
     if (dp != c->dp) {
-        hint_add(h, "start %llu rank%s (mpirun -n %llu) with gradient_accumulation_steps %llu", ull(ranks),
-                 ranks == 1 ? "" : "s", ull(ranks), ull(steps));
+        hint_add(h, "start %llu rank%s (mpirun -n %llu) for dp %llu with gradient_accumulation_steps %llu", ull(ranks),
+                 ranks == 1 ? "" : "s", ull(ranks), ull(dp), ull(steps));
     }
 }
 
@@ -348,12 +350,14 @@ static void rule_batch_identity(const struct asker *a)
     } else {
         hint_uneven(&h, c);
     }
+    char where[120] = "";
+    if (!rule_given(a, "dp")) {
+        snprintf(where, sizeof(where), ", where dp is %llu rank%s / (tp %llu x pp %llu x cp %llu)", ull(c->world),
+                 c->world == 1 ? "" : "s", ull(c->tp), ull(c->pp), ull(c->cp));
+    }
     REPORT(a, "global_batch_size",
-           "global_batch_size %llu != micro_batch_size %llu x gradient_accumulation_steps %llu x dp %llu (= %llu), "
-           "where dp "
-           "is %llu rank%s / (tp %llu x pp %llu x cp %llu)%s",
-           ull(global), ull(micro), ull(steps), ull(c->dp), ull(product), ull(c->world), c->world == 1 ? "" : "s",
-           ull(c->tp), ull(c->pp), ull(c->cp), h.text);
+           "global_batch_size %llu != micro_batch_size %llu x gradient_accumulation_steps %llu x dp %llu (= %llu)%s%s",
+           ull(global), ull(micro), ull(steps), ull(c->dp), ull(product), where, h.text);
 }
 
 static void rule_batch_limit(const struct asker *a)

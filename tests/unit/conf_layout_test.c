@@ -490,14 +490,14 @@ static void three_batch_numbers_must_agree(void **state)
               "rank / (tp "
               "1 x pp 1 x cp 1)\nhint: write gradient_accumulation_steps 4, or global_batch_size 2, or "
               "micro_batch_size 8, or "
-              "start 4 ranks (mpirun -n 4) with gradient_accumulation_steps 1");
+              "start 4 ranks (mpirun -n 4) for dp 4 with gradient_accumulation_steps 1");
     says_world(
         7, SMALL "global_batch_size: 256\nmicro_batch_size: 2\ngradient_accumulation_steps: 18\n",
         "global_batch_size 256 != micro_batch_size 2 x gradient_accumulation_steps 18 x dp 7 (= 252), where dp is 7 "
         "ranks "
         "/ (tp 1 x pp 1 x cp 1)\nhint: remove gradient_accumulation_steps (it is then 19: ranks need not hold equal "
         "numbers), or write global_batch_size 252 with gradient_accumulation_steps 18, or 266 with 19, or start 4 "
-        "ranks (mpirun -n 4) with gradient_accumulation_steps 32, or start 8 ranks (mpirun -n 8) with "
+        "ranks (mpirun -n 4) for dp 4 with gradient_accumulation_steps 32, or start 8 ranks (mpirun -n 8) for dp 8 with "
         "gradient_accumulation_steps 16");
     says_world(
         4, SMALL "tp: 2\nglobal_batch_size: 8\nmicro_batch_size: 2\ngradient_accumulation_steps: 1\n",
