@@ -596,15 +596,27 @@ static void embedding_gradient_is_an_exact_sum(void **state)
 
 #define PERIOD 6u
 static const int32_t dropout_positions[PERIOD] = { 0, 1, 70000, 3, 4, INT32_MAX };
-static const double rates[] = { 0.1, 0.5, 0x1p-33, 1.0 - 0x1p-40 };
-#define RATES (sizeof(rates) / sizeof(rates[0]))
+static const double rates[] = { 0.1, 0.425, 0x1p-33, 1.0 - 0x1p-40 };
+#define RATES ((int)(sizeof(rates) / sizeof(rates[0])))
+#define EXACT_RATES 4 /* more: the word of columns 0 to 3 of the first row is just not below p 2^32 */
+
+static uint32_t dropout_word(const struct dropout *d, uint64_t t, uint64_t column)
+{
+    uint64_t row = d->first_row + t;
+    uint64_t a = (d->first_sample + row / PERIOD) * 65536 + d->site;
+    uint64_t b = ((uint64_t)d->position[row % PERIOD] << 32) + column / 4;
+    return rng_at(d->seed, RNG_DROPOUT, a, b).word[column % 4];
+}
 
 static struct dropout dropout_at(int option, uint64_t first_row)
 {
-    return (struct dropout){
-        .seed = 42, .site = 65535 - (uint32_t)option, .p = rates[option], .first_sample = ((uint64_t)1 << 33) + 5,
-        .period = PERIOD, .first_row = 4 + first_row, .position = dropout_positions,
+    struct dropout d = {
+        .seed = 42, .site = 65535 - (uint32_t)option, .first_sample = ((uint64_t)1 << 33) + 5,
+        .period = PERIOD, .first_row = 4, .position = dropout_positions,
     };
+    d.p = option < RATES ? rates[option] : dropout_word(&d, 0, (uint64_t)(option - RATES)) * 0x1p-32;
+    d.first_row += first_row;
+    return d;
 }
 
 /* option: which rate. Without a residual, with one, and over each of the inputs. */
@@ -631,10 +643,7 @@ static void dropout_run(struct kern *k, struct outs *o, const struct shape *s)
 /* The definition; *dropped counts. */
 static float dropped_or_scaled(const struct dropout *d, float x, uint64_t t, uint64_t column, uint64_t *dropped)
 {
-    uint64_t row = d->first_row + t;
-    uint64_t a = (d->first_sample + row / PERIOD) * 65536 + d->site;
-    uint64_t b = ((uint64_t)d->position[row % PERIOD] << 32) + column / 4;
-    bool drop = rng_at(d->seed, RNG_DROPOUT, a, b).word[column % 4] < (uint64_t)floor(d->p * 0x1p32);
+    bool drop = dropout_word(d, t, column) < (uint64_t)floor(d->p * 0x1p32);
     *dropped += drop;
     return drop ? 0.0f : x * (float)(1.0 / (1.0 - d->p));
 }
@@ -649,7 +658,7 @@ static void dropout_depends_on_coordinates_only(void **state)
     in_x[3] = -0.0f;
     in_dx[7] = -0.0f;
     in_x[COLS_MAX] = INFINITY;
-    for (int option = 0; option < (int)RATES; option++) {
+    for (int option = 0; option < RATES + EXACT_RATES; option++) {
         for (size_t i = 0; i < SIZES; i++) {
             struct shape s = { 13, sizes[i], 13, option };
             uint64_t size = s.rows * s.cols, dropped = 0;
