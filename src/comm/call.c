@@ -112,6 +112,9 @@ enum err call_begin(struct comm *c, const struct comm_sig *what, struct comm_sit
     sig->line = (uint32_t)site.line;
     sig->place = hash64(sig->file, strlen(sig->file), sig->line);
     c->fresh = !message;
+    if (atomic_load_explicit(&c->world->agreed, memory_order_relaxed) != 0) { /* the job went on */
+        atomic_store(&c->world->agreed, 0);
+    }
     const struct comm_watch_ops *watch = atomic_load_explicit(&c->world->watch, memory_order_acquire);
     if (watch != NULL) {
         c->record = watch->begin(c, sig);
@@ -119,6 +122,11 @@ enum err call_begin(struct comm *c, const struct comm_sig *what, struct comm_sit
     c->recorded = watch != NULL;
     publish(c, sig);
     return OK;
+}
+
+uint64_t error_hash(enum err err)
+{
+    return hash64(err_message(), strlen(err_message()), err) | 1;
 }
 
 enum err call_end(struct comm *c, enum err err)
@@ -197,6 +205,5 @@ enum err call_mismatch(struct comm *c, const struct comm_sig *sigs)
         }
     }
     text_add(&t, ": all ranks of a group must make the same calls in the same order");
-    node_fail(c->world, COMM_NOBODY, ERR_PEER, t.data);
-    return node_failure(c->world);
+    return node_fail_too(c->world, COMM_NOBODY, ERR_PEER, t.data);
 }

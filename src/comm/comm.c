@@ -45,7 +45,7 @@ enum err comm_agree_at(struct comm *c, enum err mine, struct comm_site site)
     TRY(call_begin(c, &(struct comm_sig){ .kind = KIND_AGREE }, site));
     enum err err = RUN(c, agree, (c, mine));
     if (err != OK && c->size == c->world->size) {
-        atomic_store(&c->world->agreed, true);
+        atomic_store(&c->world->agreed, error_hash(err));
     }
     return err;
 }

@@ -115,7 +115,7 @@ struct comm_tree {
     float *out;
     uint64_t ldo;
 };
-#define comm_tree_sum(c, t) comm_tree_sum_at((c), (t), COMM_HERE)
+#define comm_tree_sum(c, ...) comm_tree_sum_at((c), __VA_ARGS__, COMM_HERE) /* takes a compound literal, too */
 
 /* ---- messages ---- */
 

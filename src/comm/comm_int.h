@@ -107,6 +107,8 @@ bool call_slot_read(const struct comm_call_slot *slot, struct comm_sig *out);
 bool node_fail(struct comm_world *w, uint32_t rank, enum err err, const char *message);
 /* The recorded failure as this thread's error: message "rank N: ..." and its code; OK when there is none. */
 MUST_USE enum err node_failure(const struct comm_world *w);
+/* node_fail, then the failure that was first: never OK. */
+MUST_USE enum err node_fail_too(struct comm_world *w, uint32_t rank, enum err err, const char *message);
 /* Whether there is one: a load. */
 bool node_failed(const struct comm_world *w);
 
@@ -237,7 +239,7 @@ struct comm_world {
     struct comm *_Atomic groups;
     _Atomic uint32_t group_count; /* call slots taken */
     _Atomic uint64_t memory_bytes;
-    _Atomic bool agreed; /* comm_agree gave an error that all ranks have */
+    _Atomic uint64_t agreed; /* error_hash of what the last call, a comm_agree, gave all ranks; else 0 */
     const struct comm_watch_ops *_Atomic watch;
     void *watch_state;
 };
@@ -250,6 +252,9 @@ uint64_t world_region_bytes(uint32_t node_size, uint32_t nodes);
 MUST_USE enum err world_new(struct comm_world **out, const struct comm_world *def);
 /* Frees groups and world, not the region: for transport->close. */
 void world_free(struct comm_world *w);
+
+/* An error and this thread's message as one number, not 0. */
+uint64_t error_hash(enum err err);
 
 /* What every comm_*_at does: sig's kind, type, op, root, tag, count, shape are set; the rest is filled in. */
 MUST_USE enum err call_begin(struct comm *c, const struct comm_sig *what, struct comm_site site);

@@ -36,6 +36,16 @@ bool node_fail(struct comm_world *w, uint32_t rank, enum err err, const char *me
     return true;
 }
 
+enum err node_fail_too(struct comm_world *w, uint32_t rank, enum err err, const char *message)
+{
+    node_fail(w, rank, err, message);
+    for (int i = 0; i < 10000 && !node_failed(w); i++) { /* another rank is writing; or died while it did */
+        sched_yield();
+    }
+    enum err first = node_failure(w);
+    return first != OK ? first : FAIL(err, "%s", message);
+}
+
 bool node_failed(const struct comm_world *w)
 {
     return atomic_load_explicit(&w->ctl->failure, memory_order_acquire) == 2;
@@ -85,8 +95,7 @@ static enum err fail_left(struct comm *c, uint32_t whom)
     sig_text(&c->sig, call);
     snprintf(text, sizeof(text), "waits at %s for rank %u, which has made %llu calls in this group and ended", call,
              c->member[whom], (unsigned long long)atomic_load(&c->peer[whom]->calls));
-    node_fail(c->world, c->world->rank, ERR_PEER, text);
-    return node_failure(c->world);
+    return node_fail_too(c->world, c->world->rank, ERR_PEER, text);
 }
 
 enum err futex_wait(struct comm *c, struct comm_futex *f, uint32_t target, uint32_t whom)

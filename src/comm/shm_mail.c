@@ -213,8 +213,7 @@ static enum err fail_size(struct comm *c, const struct entry *e)
     sig_text(&e->sent_by, theirs);
     snprintf(text, sizeof(text), "rank %u is at %s; rank %u made %s: both must give the same number of bytes",
              c->world->rank, mine, c->member[c->sig.root], theirs);
-    node_fail(c->world, COMM_NOBODY, ERR_PEER, text);
-    return node_failure(c->world);
+    return node_fail_too(c->world, COMM_NOBODY, ERR_PEER, text);
 }
 
 /* The message is there: its bytes into buf, its entry back to the sender. */

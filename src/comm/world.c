@@ -59,7 +59,7 @@ void comm_close(struct comm_world *w, enum err err)
     if (w == NULL) {
         return;
     }
-    if (err != OK && !atomic_load(&w->agreed)) {
+    if (err != OK && atomic_load(&w->agreed) != error_hash(err)) {
         node_fail(w, w->rank, err, err_message());
     }
     const struct comm_watch_ops *watch = atomic_load_explicit(&w->watch, memory_order_acquire);
