@@ -81,7 +81,7 @@ static enum err dump_logits(const char *path, const char *out, const struct stor
     int32_t *token = ids;
     float *logits = mem, *as_float = logits + length * s.conf.vocab;
     TRY_OUT(sampler_eval_get(&sampler, 0, token, token + length));
-    model_infer(s.model, 0, length, token, true, logits);
+    TRY_OUT(model_infer(s.model, 0, length, token, true, logits));
     for (uint64_t i = 0; i < length; i++) {
         as_float[i] = (float)token[i];
     }

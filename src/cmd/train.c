@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include "cmd/cmd.h"
+#include "comm/comm.h"
 #include "train/trainer.h"
 
 static volatile sig_atomic_t stop_requested; /* set by SIGINT and SIGTERM: a signal handler has no other place */
@@ -33,14 +34,38 @@ static enum err print_help(void)
     return err;
 }
 
-static enum err run(struct conf *conf)
+static enum err run(struct conf *conf, struct comm_world *w)
 {
     struct trainer t;
-    TRY(trainer_open(&t, conf));
+    TRY(trainer_open(&t, conf, &(struct trainer_use){ .world = w, .writes = true }));
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
+    signal(SIGUSR1, on_signal); /* mpirun passes it on to all ranks: save and end */
     enum err err = trainer_run(&t, &stop_requested);
     trainer_close(&t);
+    return err;
+}
+
+/* The configuration, read by every rank; the first one says what is wrong with it. */
+static enum err load(struct conf *conf, const char *path, int argc, char **argv, struct comm_world *w)
+{
+    struct findings f = { 0 };
+    enum err err = conf_load(conf, path, argc, argv, comm_size(comm_all(w)), &f);
+    if (comm_rank(comm_all(w)) == 0) {
+        findings_print(&f);
+    }
+    findings_release(&f);
+    return comm_agree(comm_all(w), err);
+}
+
+/* One rank speaks for all: an error of another one has reached it. What was printed is not printed again. */
+static enum err leave(struct comm_world *w, enum err err)
+{
+    if (comm_rank(comm_all(w)) == 0 && err != OK && err_message()[0] != '\0') {
+        err_print();
+    }
+    comm_close(w, err);
+    err_set_message("");
     return err;
 }
 
@@ -58,13 +83,12 @@ enum err cmd_train(int argc, char **argv)
         first = 2;
     }
     struct conf conf = { 0 };
-    struct findings f = { 0 };
-    enum err err = conf_load(&conf, path, argc - first, argv + first, 1, &f);
-    findings_print(&f);
-    findings_release(&f);
+    struct comm_world *w;
+    TRY(comm_open(&w));
+    enum err err = load(&conf, path, argc - first, argv + first, w);
     if (err == OK) {
-        err = run(&conf);
+        err = run(&conf, w);
     }
     conf_release(&conf);
-    return err;
+    return leave(w, err);
 }

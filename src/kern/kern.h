@@ -280,8 +280,8 @@ void kern_adamw(struct kern *k, uint64_t n, const struct adamw *a, float *p, flo
 uint64_t kern_hash(struct kern *k, uint64_t n, const float *p, const struct box_map *map, uint64_t begin);
 /* Sum of hash_element_i64 (base/hash.h) over integers: to compare gradients. */
 uint64_t kern_hash_i64(struct kern *k, uint64_t n, const int64_t *p, const struct box_map *map, uint64_t begin);
-/* to[i] += from[i], mod 2^64. */
-void kern_add_i64(struct kern *k, uint64_t n, const int64_t *from, int64_t *to);
+/* to[i] += from[i], mod 2^64. On the calling thread alone: it may run beside any other function. */
+void kern_add_i64(uint64_t n, const int64_t *from, int64_t *to);
 
 /* p[i] = mean-0 normal * deviation for elements [begin, begin + n) of a box: the element of index e from the Philox
  * block (seed, RNG_INIT, tensor_id, e / 4), word pair by Box-Muller (base/rng.h), rounded to fp32 once. Boxes that

@@ -58,19 +58,12 @@ uint64_t kern_hash_i64(struct kern *k, uint64_t n, const int64_t *p, const struc
     return kern_hash(k, 2 * n, (const float *)(const void *)p, &words, 2 * begin);
 }
 
-/* Not a leaf: integer additions at the speed of memory. */
-static void add_i64(const void *job, uint64_t begin, uint64_t end)
+/* Neither a leaf nor divided over the pool: additions at the speed of memory, by whatever thread calls. */
+void kern_add_i64(uint64_t n, const int64_t *from, int64_t *to)
 {
-    const struct add_job *j = job;
-    for (uint64_t i = begin; i < end; i++) {
-        j->to[i] = (int64_t)((uint64_t)j->to[i] + (uint64_t)j->from[i]);
+    for (uint64_t i = 0; i < n; i++) {
+        to[i] = (int64_t)((uint64_t)to[i] + (uint64_t)from[i]);
     }
-}
-
-void kern_add_i64(struct kern *k, uint64_t n, const int64_t *from, int64_t *to)
-{
-    struct add_job job = { from, to };
-    split_run(k, add_i64, &job, n, PARAM_GRAIN);
 }
 
 void kern_fill(struct kern *k, uint64_t n, float *p, float value)

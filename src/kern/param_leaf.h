@@ -65,11 +65,6 @@ struct grad_float_job {
     float *y;
 };
 
-struct add_job {
-    const int64_t *from;
-    int64_t *to;
-};
-
 struct init_job {
     float *p;
     uint64_t seed, tensor_id;

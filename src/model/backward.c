@@ -1,88 +1,138 @@
-/* Why this exists: the backward pass, the mirror of forward.c. m->dx carries the gradient of the residual stream from
- * the last layer to the embedding; m->dn is the gradient of a norm's output, which each norm turns into its share of
- * m->dx. Each layer recomputes only its activation function; everything else was kept.
+/* Why this exists: the backward pass, the mirror of forward.c. m->dx carries the gradient of the residual stream (own
+ * rows) from the last layer to the embedding; m->dn is the gradient of a norm's output, which each norm turns into its
+ * share of m->dx. Each layer recomputes only its activation function; everything else was kept.
  *
  * Orders: input gradients of column-parallel products sum in tp_grain segments (queries, keys, values of a segment
- * in one chain; gate, then up); those of row-parallel products in one. Parameter gradients are sums over units. */
+ * in one chain; gate, then up); those of row-parallel products in one. Parameter gradients are sums over units. Of the
+ * gradients of replicated parameters a tensor-parallel rank sums its own columns; the others come from the others. */
 #include "model/model_int.h"
 
-/* Through one norm of input x: from m->dn, adds the gradients of gain and bias and adds that of x to m->dx. */
-static void norm_backward(struct model *m, const struct span *s, uint64_t layer, enum slot gain, enum slot bias,
-                          const float *x, const float *mean, const float *rstd)
+#include "part/order.h"
+
+/* Rows of x, mean and rstd that all ranks of a sequence-parallel group hold together. */
+struct norm_input {
+    const float *x, *mean, *rstd; /* all rows */
+};
+
+static enum err norm_input_all(struct model *m, const struct rows *r, const float *x, const float *mean,
+                               const float *rstd, struct norm_input *out)
 {
-    uint64_t rows = span_rows(s), hidden = m->conf.hidden, unit = m->shape.grad_unit;
-    struct grad_sink gain_sink = { model_grad(m, layer, gain), unit, grad_scale(m), &m->bad };
-    struct grad_sink bias_sink = { model_grad(m, layer, bias), unit, grad_scale(m), &m->bad };
-    const struct grad_sink *bias_or_none = bias_sink.grad != NULL ? &bias_sink : NULL;
-    struct stretches parts = unit_stretches(s, unit);
+    uint64_t hidden = m->conf.hidden, lo = r->own.lo, own = own_count(r);
+    *out = (struct norm_input){ x, mean, rstd };
+    if (!m->place.sequence_parallel) {
+        return OK;
+    }
+    memcpy(m->full_x + lo * hidden, x, own * hidden * sizeof(float));
+    memcpy(m->full_rstd + lo, rstd + lo, own * sizeof(float));
+    TRY(gather_own(m, r, m->full_x, hidden));
+    TRY(gather_own(m, r, m->full_rstd, 1));
+    *out = (struct norm_input){ m->full_x, NULL, m->full_rstd };
+    if (mean != NULL) {
+        memcpy(m->full_mean + lo, mean + lo, own * sizeof(float));
+        TRY(gather_own(m, r, m->full_mean, 1));
+        out->mean = m->full_mean;
+    }
+    return gather_own(m, r, m->dn, hidden);
+}
+
+/* Gradients of gain and bias from all rows, own columns. */
+static void norm_grad(struct model *m, const struct rows *r, uint64_t layer, enum slot gain,
+                      const struct norm_input *in)
+{
+    struct order_range cols = own_columns(m);
+    uint64_t hidden = m->conf.hidden, unit = m->shape.grad_unit;
+    int64_t *bias_grad = m->desc->layer_norm ? model_grad(m, layer, (enum slot)(gain + 1)) : NULL;
+    struct grad_sink gain_sink = { model_grad(m, layer, gain) + cols.lo, unit, grad_scale(m), &m->bad };
+    struct grad_sink bias_sink = { bias_grad != NULL ? bias_grad + cols.lo : NULL, unit, grad_scale(m), &m->bad };
+    struct stretches parts = unit_stretches(r, unit);
     for (uint64_t i = 0; i < parts.count; i++) {
-        uint64_t r = i * parts.rows;
-        kern_norm_grad(m->k, parts.rows, hidden, x + r * hidden, m->desc->layer_norm ? mean + r : NULL, rstd + r,
-                       m->dn + r * hidden, &gain_sink, bias_or_none);
+        uint64_t row = i * parts.rows;
+        kern_norm_grad(m->k, parts.rows, cols.hi - cols.lo, hidden, in->x + row * hidden + cols.lo,
+                       m->desc->layer_norm ? in->mean + row : NULL, in->rstd + row, m->dn + row * hidden + cols.lo,
+                       &gain_sink, bias_grad != NULL ? &bias_sink : NULL);
     }
-    const float *gain_weight = model_weight(m, layer, gain);
+}
+
+/* Through one norm of input x[own][C]: from m->dn, whose own rows are set, adds the gradients of gain and bias and adds
+ * that of x to m->dx. */
+static enum err norm_backward(struct model *m, const struct rows *r, uint64_t layer, enum slot gain, const float *x,
+                              const float *mean, const float *rstd)
+{
+    struct norm_input in;
+    uint64_t own = own_count(r), lo = r->own.lo, hidden = m->conf.hidden;
+    const float *gains = model_weight(m, layer, gain);
+    float *dx = model_gradient(m);
+    TRY(norm_input_all(m, r, x, mean, rstd, &in));
+    norm_grad(m, r, layer, gain, &in);
     if (m->desc->layer_norm) {
-        kern_layernorm_backward(m->k, rows, hidden, x, gain_weight, mean, rstd, m->dn, m->dx);
+        kern_layernorm_backward(m->k, own, hidden, x, gains, mean + lo, rstd + lo, m->dn + lo * hidden, dx);
     } else {
-        kern_rmsnorm_backward(m->k, rows, hidden, x, gain_weight, rstd, m->dn, m->dx);
+        kern_rmsnorm_backward(m->k, own, hidden, x, gains, rstd + lo, m->dn + lo * hidden, dx);
     }
+    return OK;
+}
+
+/* The gradient of a branch's output, all rows: that of the residual stream, through dropout. */
+static enum err branch_backward(struct model *m, const struct rows *r, const struct micro *b, uint32_t site,
+                                const float **dy)
+{
+    const float *dx = model_gradient(m);
+    double p = m->dropping ? site == SITE_EMBED ? m->conf.embd_dropout : m->conf.resid_dropout : 0.0;
+    float *own = m->branch != NULL ? m->branch + r->own.lo * m->conf.hidden : NULL;
+    *dy = dx;
+    if (p > 0.0) {
+        drop_rows(m, r, b, site, p, dx, NULL, own);
+        *dy = m->branch;
+    } else if (m->place.sequence_parallel) {
+        memcpy(own, dx, own_count(r) * m->conf.hidden * sizeof(float));
+        *dy = m->branch;
+    }
+    return gather_own(m, r, m->branch, m->conf.hidden);
+}
+
+static float *own_dn(struct model *m, const struct rows *r)
+{
+    return m->dn + r->own.lo * m->conf.hidden;
 }
 
 /* The feed-forward half of a layer. m->act_ffn holds the gradient of the activation's output first, then that output
  * again, which the down projection's gradient needs. */
-static void mlp_backward(struct model *m, const struct span *s, uint64_t layer, const struct layer_act *a)
+static enum err mlp_backward(struct model *m, const struct rows *r, const struct micro *b, uint64_t layer,
+                             const struct layer_act *a)
 {
-    uint64_t rows = span_rows(s), ffn = m->conf.ffn, hidden = m->conf.hidden, unit = m->shape.grad_unit;
+    uint64_t count = r->count, ffn = m->ffn, hidden = m->conf.hidden, unit = m->shape.grad_unit;
     struct linear up = model_linear(m, layer, SLOT_UP), down = model_linear(m, layer, SLOT_DOWN);
-    linear_backward_input(m, &(struct linear_dy){ &down, m->dx, hidden }, 1, rows, 1, m->act_ffn);
+    const float *dy;
+    TRY(branch_backward(m, r, b, 2 * (uint32_t)layer + SITE_MLP, &dy));
+    linear_backward_input(m, &(struct linear_dy){ &down, dy, hidden }, 1, count, 1, m->act_ffn);
     if (m->desc->gated) {
         struct linear gate = model_linear(m, layer, SLOT_GATE);
-        kern_swiglu_backward(m->k, rows * ffn, a->gate, a->up, m->act_ffn, m->d_gate, m->d_up, m->act_ffn);
-        linear_backward_weight(m, &down, s, unit, m->act_ffn, m->dx, hidden);
-        linear_backward_weight(m, &gate, s, unit, a->n2, m->d_gate, ffn);
-        linear_backward_weight(m, &up, s, unit, a->n2, m->d_up, ffn);
+        kern_swiglu_backward(m->k, count * ffn, a->gate, a->up, m->act_ffn, m->d_gate, m->d_up, m->act_ffn);
+        linear_backward_weight(m, &down, r, unit, m->act_ffn, dy, hidden);
+        linear_backward_weight(m, &gate, r, unit, a->n2, m->d_gate, ffn);
+        linear_backward_weight(m, &up, r, unit, a->n2, m->d_up, ffn);
         const struct linear_dy both[] = { { &gate, m->d_gate, ffn }, { &up, m->d_up, ffn } };
-        linear_backward_input(m, both, 2, rows, m->shape.grain, m->dn);
+        TRY(linear_backward_divided(m, both, 2, r, own_dn(m, r)));
     } else {
-        kern_gelu_backward(m->k, rows * ffn, a->up, m->act_ffn, m->d_up);
-        kern_gelu_forward(m->k, rows * ffn, a->up, m->act_ffn);
-        linear_backward_weight(m, &down, s, unit, m->act_ffn, m->dx, hidden);
-        linear_backward_weight(m, &up, s, unit, a->n2, m->d_up, ffn);
-        linear_backward_input(m, &(struct linear_dy){ &up, m->d_up, ffn }, 1, rows, m->shape.grain, m->dn);
+        kern_gelu_backward(m->k, count * ffn, a->up, m->act_ffn, m->d_up);
+        kern_gelu_forward(m->k, count * ffn, a->up, m->act_ffn);
+        linear_backward_weight(m, &down, r, unit, m->act_ffn, dy, hidden);
+        linear_backward_weight(m, &up, r, unit, a->n2, m->d_up, ffn);
+        TRY(linear_backward_divided(m, &(struct linear_dy){ &up, m->d_up, ffn }, 1, r, own_dn(m, r)));
     }
-    norm_backward(m, s, layer, SLOT_NORM2_GAIN, SLOT_NORM2_BIAS, a->x1, a->mean2, a->rstd2);
+    return norm_backward(m, r, layer, SLOT_NORM2_GAIN, a->x1, a->mean2, a->rstd2);
 }
 
-/* Gradients of queries, keys and values of every sequence, rotated back. */
-static void attention_core_backward(struct model *m, const struct span *s, const struct layer_act *a)
+static enum err attention_backward(struct model *m, const struct rows *r, const struct micro *b, uint64_t layer,
+                                   const struct layer_act *a)
 {
-    const struct model_conf *c = &m->conf;
-    uint64_t q_cols = c->heads * c->head_dim, kv_cols = c->kv_heads * c->head_dim;
-    for (uint64_t i = 0; i < s->sequences; i++) {
-        uint64_t row = i * s->length;
-        const struct attention att = sequence_attention(m, s, a, i);
-        float *dkv = m->dkv + row * 2 * kv_cols;
-        const struct attention_grad grad = { m->d_att + row * q_cols, m->dq + row * q_cols, dkv, dkv + kv_cols,
-                                             m->row_dot };
-        kern_attention_backward(m->k, &att, &grad);
-    }
-    if (!m->desc->learned_positions) {
-        struct rope r = { m->rope_cos, m->rope_sin, c->heads, c->head_dim, 0, s->length, true };
-        kern_rope(m->k, span_rows(s), m->dq, q_cols, &r);
-        r.heads = c->kv_heads;
-        kern_rope(m->k, span_rows(s), m->dkv, 2 * kv_cols, &r);
-    }
-}
-
-static void attention_backward(struct model *m, const struct span *s, uint64_t layer, const struct layer_act *a)
-{
-    const struct model_conf *c = &m->conf;
-    uint64_t rows = span_rows(s), unit = m->shape.grad_unit;
-    uint64_t q_cols = c->heads * c->head_dim, kv_cols = c->kv_heads * c->head_dim;
+    uint64_t unit = m->shape.grad_unit, q_cols = m->q_cols, kv_cols = m->kv_cols, hidden = m->conf.hidden;
     struct linear out = model_linear(m, layer, SLOT_OUT);
-    linear_backward_weight(m, &out, s, unit, a->att, m->dx, c->hidden);
-    linear_backward_input(m, &(struct linear_dy){ &out, m->dx, c->hidden }, 1, rows, 1, m->d_att);
-    attention_core_backward(m, s, a);
+    const float *dy;
+    TRY(branch_backward(m, r, b, 2 * (uint32_t)layer + SITE_ATTENTION, &dy));
+    linear_backward_weight(m, &out, r, unit, a->att, dy, hidden);
+    linear_backward_input(m, &(struct linear_dy){ &out, dy, hidden }, 1, r->count, 1, m->d_att);
+    TRY(attend_backward(m, r, a));
     struct linear q = model_linear(m, layer, SLOT_Q), k = model_linear(m, layer, SLOT_K),
                   v = model_linear(m, layer, SLOT_V);
     const struct linear_dy parts[] = {
@@ -91,21 +141,75 @@ static void attention_backward(struct model *m, const struct span *s, uint64_t l
         { &v, m->dkv + kv_cols, 2 * kv_cols },
     };
     for (int i = 0; i < 3; i++) {
-        linear_backward_weight(m, parts[i].l, s, unit, a->n1, parts[i].dy, parts[i].ldy);
+        linear_backward_weight(m, parts[i].l, r, unit, a->n1, parts[i].dy, parts[i].ldy);
     }
-    linear_backward_input(m, parts, 3, rows, m->shape.grain, m->dn);
-    norm_backward(m, s, layer, SLOT_NORM1_GAIN, SLOT_NORM1_BIAS, a->x, a->mean1, a->rstd1);
+    TRY(linear_backward_divided(m, parts, 3, r, own_dn(m, r)));
+    return norm_backward(m, r, layer, SLOT_NORM1_GAIN, a->x, a->mean1, a->rstd1);
 }
 
-void model_backward(struct model *m, const struct span *s, const int32_t *token)
+static enum err embed_backward(struct model *m, const struct rows *r, const struct micro *b)
 {
-    uint64_t rows = span_rows(s), layers = m->conf.layers;
-    kern_fill(m->k, rows * m->conf.hidden, m->dx, 0.0f);
-    norm_backward(m, s, 0, SLOT_FINAL_GAIN, SLOT_FINAL_BIAS, m->act[layers].x, m->final_mean, m->final_rstd);
-    for (uint64_t layer = layers; layer-- > 0;) {
-        mlp_backward(m, s, layer, &m->act[layer]);
-        attention_backward(m, s, layer, &m->act[layer]);
+    const struct shard *s = registry_find(&m->reg, 0, SLOT_EMBED);
+    uint64_t hidden = m->conf.hidden;
+    const float *dy;
+    TRY(branch_backward(m, r, b, SITE_EMBED, &dy));
+    struct embed_grad token = { r->count, hidden, hidden, b->token, s->row0, s->rows, dy,
+                                model_grad(m, 0, SLOT_EMBED), grad_scale(m), &m->bad };
+    kern_embed_grad(m->k, &token);
+    if (m->desc->learned_positions) {
+        struct order_range cols = own_columns(m);
+        struct embed_grad position = { r->count, cols.hi - cols.lo, hidden, m->position, 0, m->conf.positions,
+                                       dy + cols.lo, model_grad(m, 0, SLOT_POSITIONS) + cols.lo, grad_scale(m),
+                                       &m->bad };
+        kern_embed_grad(m->k, &position);
     }
-    kern_embed_grad(m->k, rows, m->conf.hidden, token, m->dx, model_grad(m, 0, SLOT_EMBED),
-                    model_grad(m, 0, SLOT_POSITIONS), s->length, grad_scale(m), &m->bad);
+    return OK;
+}
+
+static enum err embedding(struct model *m, const struct rows *r, const struct micro *b)
+{
+    uint32_t token = model_bucket(m, 0, SLOT_EMBED);
+    uint32_t position = m->desc->learned_positions ? model_bucket(m, 0, SLOT_POSITIONS) : token;
+    TRY(bucket_use(m, token, true));
+    if (position != token) {
+        TRY(bucket_use(m, position, true));
+    }
+    if (r->count > 0) {
+        TRY(embed_backward(m, r, b));
+    }
+    if (position != token) {
+        TRY(bucket_done(m, position, true));
+    }
+    return bucket_done(m, token, true);
+}
+
+static enum err final_norm(struct model *m, const struct rows *r, const struct act_set *s, const float *x)
+{
+    uint32_t bucket = model_bucket(m, 0, SLOT_FINAL_GAIN);
+    TRY(bucket_use(m, bucket, true));
+    if (r->count > 0) {
+        kern_fill(m->k, own_count(r) * m->conf.hidden, model_gradient(m), 0.0f);
+        TRY(norm_backward(m, r, 0, SLOT_FINAL_GAIN, x, s->final_mean, s->final_rstd));
+    }
+    return bucket_done(m, bucket, true);
+}
+
+enum err model_backward(struct model *m, struct chunk *c, struct act_set *s, const struct rows *r,
+                        const struct micro *b)
+{
+    if (c->last) {
+        TRY(final_norm(m, r, s, s->layer[c->layers.hi - c->layers.lo].x));
+    }
+    for (uint64_t layer = c->layers.hi; layer-- > c->layers.lo;) {
+        uint32_t bucket = model_bucket(m, layer, SLOT_Q);
+        const struct layer_act *a = &s->layer[layer - c->layers.lo];
+        model_phase(m, PHASE_BACKWARD, b, layer);
+        TRY(bucket_use(m, bucket, true));
+        if (r->count > 0) {
+            TRY(mlp_backward(m, r, b, layer, a));
+            TRY(attention_backward(m, r, b, layer, a));
+        }
+        TRY(bucket_done(m, bucket, true));
+    }
+    return c->first ? embedding(m, r, b) : OK;
 }

@@ -1,106 +1,157 @@
 /* Why this exists: the forward pass of the one decoder, in the order a reader expects: embedding, then per layer norm,
  * projections, rotary embedding, attention, output + residual, norm, feed-forward + residual, then the final norm.
- * Row-parallel products (attention output, feed-forward down) sum in tp_grain segments; column-parallel ones in one. */
+ * Row-parallel products (attention output, feed-forward down) sum in tp_grain segments; column-parallel ones in one.
+ * Norms and residuals are computed for own rows, products for all. */
 #include "model/model_int.h"
 
-static void norm_forward(struct model *m, uint64_t rows, const float *gain, const float *bias, const float *x, float *y,
-                         float *mean, float *rstd)
+/* Norm of own rows into their place in y[R][C], then every rank has all rows of y. */
+static enum err norm_forward(struct model *m, const struct rows *r, uint64_t layer, enum slot gain, const float *x,
+                             float *y, float *mean, float *rstd)
 {
     float eps = (float)m->conf.norm_eps;
+    uint64_t own = own_count(r), lo = r->own.lo, hidden = m->conf.hidden;
+    const float *gains = model_weight(m, layer, gain);
     if (m->desc->layer_norm) {
-        kern_layernorm_forward(m->k, rows, m->conf.hidden, x, gain, bias, eps, y, mean, rstd);
+        const float *biases = model_weight(m, layer, (enum slot)(gain + 1));
+        kern_layernorm_forward(m->k, own, hidden, x, gains, biases, eps, y + lo * hidden, mean + lo, rstd + lo);
     } else {
-        kern_rmsnorm_forward(m->k, rows, m->conf.hidden, x, gain, eps, y, rstd);
+        kern_rmsnorm_forward(m->k, own, hidden, x, gains, eps, y + lo * hidden, rstd + lo);
+    }
+    return gather_own(m, r, y, hidden);
+}
+
+/* out = residual + branch, where the branch is a divided product, dropped when there is dropout. */
+static enum err branch_forward(struct model *m, const struct rows *r, const struct micro *b, uint32_t site,
+                               const struct linear *l, const float *x, const float *residual, float *out)
+{
+    double p = m->dropping ? m->conf.resid_dropout : 0.0;
+    if (p == 0.0) {
+        return linear_forward_divided(m, l, r, x, residual, out);
+    }
+    TRY(linear_forward_divided(m, l, r, x, NULL, m->branch));
+    drop_rows(m, r, b, site, p, m->branch, residual, out);
+    return OK;
+}
+
+static void rotate(struct model *m, const struct rows *r, float *x, uint64_t ld, uint64_t heads)
+{
+    if (!m->desc->learned_positions) {
+        struct rope rope = { m->rope_cos, m->rope_sin, heads, m->conf.head_dim, r->first, r->length, false };
+        kern_rope(m->k, r->count, x, ld, &rope);
     }
 }
 
-static void rotate(struct model *m, const struct span *s, float *x, uint64_t ld, uint64_t heads)
+static enum err attention_forward(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a)
 {
-    if (m->desc->learned_positions) {
-        return;
-    }
-    struct rope r = { m->rope_cos, m->rope_sin, heads, m->conf.head_dim, s->first, s->length, false };
-    kern_rope(m->k, span_rows(s), x, ld, &r);
-}
-
-struct attention sequence_attention(const struct model *m, const struct span *s, const struct layer_act *a, uint64_t i)
-{
-    const struct model_conf *c = &m->conf;
-    uint64_t q_cols = c->heads * c->head_dim, kv_cols = c->kv_heads * c->head_dim, row = i * s->length;
-    const float *keys = a->kv + row * 2 * kv_cols; /* from position 0, also when s->first is not */
-    return (struct attention){
-        .heads = c->heads, .kv_heads = c->kv_heads, .head_dim = c->head_dim,
-        .first = s->first, .rows = s->length,
-        .scale = 1.0f / __builtin_sqrtf((float)c->head_dim),
-        .q = a->q + row * q_cols, .k = keys, .v = keys + kv_cols,
-        .ldq = q_cols, .ldk = 2 * kv_cols,
-        .o = a->att + row * q_cols, .ldo = q_cols,
-        .lse = a->lse != NULL ? a->lse + row * c->heads : NULL,
-    };
-}
-
-static void attention_forward(struct model *m, const struct span *s, uint64_t layer, const struct layer_act *a)
-{
-    const struct model_conf *c = &m->conf;
-    uint64_t q_cols = c->heads * c->head_dim, kv_cols = c->kv_heads * c->head_dim;
+    uint64_t q_cols = m->q_cols, kv_cols = m->kv_cols;
     struct linear q = model_linear(m, layer, SLOT_Q), k = model_linear(m, layer, SLOT_K),
                   v = model_linear(m, layer, SLOT_V);
-    uint64_t rows = span_rows(s);
-    float *kv = a->kv + s->first * 2 * kv_cols; /* first is 0 unless a cache is being extended */
-    linear_forward(m, &q, rows, a->n1, 1, a->q, q_cols, NULL);
-    linear_forward(m, &k, rows, a->n1, 1, kv, 2 * kv_cols, NULL);
-    linear_forward(m, &v, rows, a->n1, 1, kv + kv_cols, 2 * kv_cols, NULL);
-    rotate(m, s, a->q, q_cols, c->heads);
-    rotate(m, s, kv, 2 * kv_cols, c->kv_heads);
-    for (uint64_t i = 0; i < s->sequences; i++) {
-        const struct attention att = sequence_attention(m, s, a, i);
-        kern_attention_forward(m->k, &att);
-    }
+    float *kv = a->kv + r->first * 2 * kv_cols; /* first is 0 unless a cache is being extended */
+    linear_forward(m, &q, r->count, a->n1, 1, a->q, q_cols);
+    linear_forward(m, &k, r->count, a->n1, 1, kv, 2 * kv_cols);
+    linear_forward(m, &v, r->count, a->n1, 1, kv + kv_cols, 2 * kv_cols);
+    rotate(m, r, a->q, q_cols, m->heads);
+    rotate(m, r, kv, 2 * kv_cols, m->kv_heads);
+    return attend_forward(m, r, a);
 }
 
-static void mlp_forward(struct model *m, uint64_t rows, uint64_t layer, const struct layer_act *a, float *out)
+static void mlp_forward(struct model *m, uint64_t rows, uint64_t layer, const struct layer_act *a)
 {
-    uint64_t ffn = m->conf.ffn;
-    struct linear up = model_linear(m, layer, SLOT_UP), down = model_linear(m, layer, SLOT_DOWN);
-    linear_forward(m, &up, rows, a->n2, 1, a->up, ffn, NULL);
+    struct linear up = model_linear(m, layer, SLOT_UP);
+    linear_forward(m, &up, rows, a->n2, 1, a->up, m->ffn);
     if (m->desc->gated) {
         struct linear gate = model_linear(m, layer, SLOT_GATE);
-        linear_forward(m, &gate, rows, a->n2, 1, a->gate, ffn, NULL);
-        kern_swiglu_forward(m->k, rows * ffn, a->gate, a->up, m->act_ffn);
+        linear_forward(m, &gate, rows, a->n2, 1, a->gate, m->ffn);
+        kern_swiglu_forward(m->k, rows * m->ffn, a->gate, a->up, m->act_ffn);
     } else {
-        kern_gelu_forward(m->k, rows * ffn, a->up, m->act_ffn);
+        kern_gelu_forward(m->k, rows * m->ffn, a->up, m->act_ffn);
     }
-    linear_forward(m, &down, rows, m->act_ffn, m->shape.grain, out, m->conf.hidden, a->x1);
 }
 
-static void layer_forward(struct model *m, const struct span *s, uint64_t layer)
+static enum err layer_forward(struct model *m, const struct rows *r, const struct micro *b, uint64_t layer,
+                              const struct layer_act *a)
 {
-    const struct layer_act *a = &m->act[layer];
-    uint64_t rows = span_rows(s);
-    norm_forward(m, rows, model_weight(m, layer, SLOT_NORM1_GAIN), model_weight(m, layer, SLOT_NORM1_BIAS), a->x, a->n1,
-                 a->mean1, a->rstd1);
-    attention_forward(m, s, layer, a);
-    struct linear out = model_linear(m, layer, SLOT_OUT);
-    linear_forward(m, &out, rows, a->att, m->shape.grain, a->x1, m->conf.hidden, a->x);
-    norm_forward(m, rows, model_weight(m, layer, SLOT_NORM2_GAIN), model_weight(m, layer, SLOT_NORM2_BIAS), a->x1,
-                 a->n2, a->mean2, a->rstd2);
-    mlp_forward(m, rows, layer, a, m->act[layer + 1].x);
+    uint32_t site = 2 * (uint32_t)layer;
+    TRY(norm_forward(m, r, layer, SLOT_NORM1_GAIN, a->x, a->n1, a->mean1, a->rstd1));
+    TRY(attention_forward(m, r, layer, a));
+    struct linear out = model_linear(m, layer, SLOT_OUT), down = model_linear(m, layer, SLOT_DOWN);
+    TRY(branch_forward(m, r, b, site + SITE_ATTENTION, &out, a->att, a->x, a->x1));
+    TRY(norm_forward(m, r, layer, SLOT_NORM2_GAIN, a->x1, a->n2, a->mean2, a->rstd2));
+    mlp_forward(m, r->count, layer, a);
+    return branch_forward(m, r, b, site + SITE_MLP, &down, m->act_ffn, a->x1, a[1].x);
 }
 
-void model_forward(struct model *m, const struct span *s, const int32_t *token)
+/* Token rows lie on the rank that holds them; the others add +0. */
+static enum err embed_forward(struct model *m, const struct rows *r, const struct micro *b, float *x)
 {
-    uint64_t rows = span_rows(s), layers = m->conf.layers;
-    kern_embed_forward(m->k, rows, m->conf.hidden, token, model_weight(m, 0, SLOT_EMBED),
-                       model_weight(m, 0, SLOT_POSITIONS), s->first, s->length, m->act[0].x);
-    for (uint64_t layer = 0; layer < layers; layer++) {
-        layer_forward(m, s, layer);
+    const struct shard *s = registry_find(&m->reg, 0, SLOT_EMBED);
+    const struct lookup token = { model_weight(m, 0, SLOT_EMBED), b->token, s->row0, s->rows };
+    struct lookup position = { model_weight(m, 0, SLOT_POSITIONS), m->position, 0, m->conf.positions };
+    const struct lookup *positions = position.table != NULL ? &position : NULL;
+    uint64_t hidden = m->conf.hidden, bounds[ORDER_SEGMENTS_MAX + 1];
+    if (m->place.tp == NULL) {
+        kern_embed_forward(m->k, r->count, hidden, &token, positions, x);
+    } else {
+        kern_embed_forward(m->k, r->count, hidden, &token, NULL, m->window);
+        if (positions != NULL) {
+            position.index += r->own.lo;
+            kern_embed_forward(m->k, own_count(r), hidden, &position, NULL, x);
+        }
+        own_bounds(m, r, 1, bounds);
+        const struct comm_tree t = { r->count, hidden, m->place.sequence_parallel ? bounds : NULL, NULL,
+                                     positions != NULL ? x : NULL, x, hidden };
+        TRY(comm_tree_sum(m->place.tp, &t));
     }
-    norm_forward(m, rows, model_weight(m, 0, SLOT_FINAL_GAIN), model_weight(m, 0, SLOT_FINAL_BIAS), m->act[layers].x,
-                 m->final_norm, m->final_mean, m->final_rstd);
+    if (m->dropping && m->conf.embd_dropout > 0.0) {
+        drop_rows(m, r, b, SITE_EMBED, m->conf.embd_dropout, x, NULL, x);
+    }
+    return OK;
 }
 
-void model_logits(struct model *m, uint64_t first_row, uint64_t rows)
+static enum err embedding(struct model *m, const struct rows *r, const struct micro *b, float *x)
 {
-    struct linear head = model_head(m);
-    linear_forward(m, &head, rows, m->final_norm + first_row * m->conf.hidden, 1, m->logits, m->vocab_padded, NULL);
+    uint32_t token = model_bucket(m, 0, SLOT_EMBED);
+    uint32_t position = m->desc->learned_positions ? model_bucket(m, 0, SLOT_POSITIONS) : token;
+    TRY(bucket_use(m, token, false));
+    if (position != token) {
+        TRY(bucket_use(m, position, false));
+    }
+    if (r->count > 0) {
+        TRY(embed_forward(m, r, b, x));
+        trace_rows(m, r, b, 0, x);
+    }
+    if (position != token) {
+        TRY(bucket_done(m, position, false));
+    }
+    return bucket_done(m, token, false);
+}
+
+static enum err final_norm(struct model *m, const struct rows *r, struct act_set *s, const float *x)
+{
+    uint32_t bucket = model_bucket(m, 0, SLOT_FINAL_GAIN);
+    TRY(bucket_use(m, bucket, false));
+    if (r->count > 0) {
+        TRY(norm_forward(m, r, 0, SLOT_FINAL_GAIN, x, s->final_norm, s->final_mean, s->final_rstd));
+    }
+    return bucket_done(m, bucket, false);
+}
+
+enum err model_forward(struct model *m, struct chunk *c, struct act_set *s, const struct rows *r,
+                       const struct micro *b)
+{
+    model_phase(m, PHASE_FORWARD, b, c->layers.lo);
+    if (c->first) {
+        TRY(embedding(m, r, b, s->layer[0].x));
+    }
+    for (uint64_t layer = c->layers.lo; layer < c->layers.hi; layer++) {
+        uint32_t bucket = model_bucket(m, layer, SLOT_Q);
+        model_phase(m, PHASE_FORWARD, b, layer);
+        TRY(bucket_use(m, bucket, false));
+        if (r->count > 0) {
+            TRY(layer_forward(m, r, b, layer, &s->layer[layer - c->layers.lo]));
+            trace_rows(m, r, b, layer + 1, s->layer[layer + 1 - c->layers.lo].x);
+        }
+        TRY(bucket_done(m, bucket, false));
+    }
+    return c->last ? final_norm(m, r, s, s->layer[c->layers.hi - c->layers.lo].x) : OK;
 }

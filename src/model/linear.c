@@ -1,48 +1,28 @@
 /* Why this exists: every product with a weight is one of three (forward, input gradient, weight gradient), and
  * both ways of storing a weight are the same product with other strides. The pieces given to kern_gemm are the
- * contract's orders: segments for a summed dimension that tensor parallelism may split, units for gradients. */
+ * contract's orders: segments for a summed dimension that tensor parallelism may split, units for gradients. A rank of
+ * a tensor-parallel group holds whole subtrees of the segments' tree; the group finishes the same tree. */
 #include "model/model_int.h"
 
 #include "part/order.h"
 
 const float *model_weight(const struct model *m, uint64_t layer, enum slot slot)
 {
-    const struct param *p = registry_find(&m->reg, layer, slot);
-    return p != NULL && m->p != NULL ? m->p + p->offset : NULL;
+    const struct shard *s = registry_find(&m->reg, layer, slot);
+    return s != NULL ? m->at.p[s->bucket] + s->offset : NULL;
 }
 
 int64_t *model_grad(const struct model *m, uint64_t layer, enum slot slot)
 {
-    const struct param *p = registry_find(&m->reg, layer, slot);
-    return p != NULL && m->g != NULL ? m->g + p->offset : NULL;
+    const struct shard *s = registry_find(&m->reg, layer, slot);
+    return s != NULL && m->at.g != NULL ? m->at.g[s->bucket] + s->offset : NULL;
 }
 
-/* The tensor that holds `slot`, and the first output column of the slot inside it (fused projections). */
-static const struct param *holder(const struct model *m, uint64_t layer, enum slot slot, enum slot fused,
-                                  uint64_t *first)
+uint32_t model_bucket(const struct model *m, uint64_t layer, enum slot slot)
 {
-    const struct param *p = registry_find(&m->reg, layer, slot);
-    *first = 0;
-    if (p == NULL && fused != slot) {
-        p = registry_find(&m->reg, layer, fused);
-        uint64_t q = m->conf.heads * m->conf.head_dim, kv = m->conf.kv_heads * m->conf.head_dim;
-        bool is_k = slot == SLOT_K || slot == SLOT_K_BIAS;
-        *first = p == NULL ? 0 : is_k ? q : q + kv;
-    }
-    return p;
-}
-
-static uint64_t out_size(const struct model *m, enum slot slot)
-{
-    const struct model_conf *c = &m->conf;
-    switch (slot) {
-    case SLOT_Q: return c->heads * c->head_dim;
-    case SLOT_K:
-    case SLOT_V: return c->kv_heads * c->head_dim;
-    case SLOT_GATE:
-    case SLOT_UP: return c->ffn;
-    default: return c->hidden;
-    }
+    const struct shard *s = registry_find(&m->reg, layer, slot);
+    BUG_IF(s == NULL);
+    return s->bucket;
 }
 
 static enum slot bias_slot(enum slot slot)
@@ -60,43 +40,43 @@ static enum slot bias_slot(enum slot slot)
 
 struct linear model_linear(const struct model *m, uint64_t layer, enum slot slot)
 {
-    bool projection = slot == SLOT_K || slot == SLOT_V;
-    uint64_t first;
-    const struct param *p = holder(m, layer, slot, projection ? SLOT_Q : slot, &first);
-    BUG_IF(p == NULL);
-    struct linear l = { .ld = p->shape[1], .in_out = m->desc->in_out, .out = out_size(m, slot) };
-    l.in = l.in_out ? p->shape[0] : p->shape[1];
-    uint64_t offset = p->offset + (l.in_out ? first : first * l.ld);
-    l.w = m->p + offset;
-    l.g = m->g != NULL ? m->g + offset : NULL;
+    const struct shard *s = registry_find(&m->reg, layer, slot);
+    BUG_IF(s == NULL);
+    bool in_out = m->desc->in_out;
+    struct linear l = {
+        .w = model_weight(m, layer, slot), .g = model_grad(m, layer, slot), .ld = s->cols,
+        .in = in_out ? s->rows : s->cols, .out = in_out ? s->cols : s->rows, .in_out = in_out,
+    };
     enum slot bias = bias_slot(slot);
-    if (bias != SLOT_COUNT) {
-        const struct param *b = holder(m, layer, bias, projection ? SLOT_Q_BIAS : bias, &first);
-        if (b != NULL) {
-            l.bias = m->p + b->offset + first;
-            l.bias_grad = m->g != NULL ? m->g + b->offset + first : NULL;
-        }
+    const struct shard *b = bias != SLOT_COUNT ? registry_find(&m->reg, layer, bias) : NULL;
+    if (b != NULL) {
+        l.bias = model_weight(m, layer, bias);
+        l.bias_grad = model_grad(m, layer, bias);
+        l.bias_replicated = b->replicated;
     }
     return l;
 }
 
-struct linear model_head(const struct model *m)
+static enum slot head_slot(const struct model *m)
 {
-    const struct param *p = registry_find(&m->reg, 0, SLOT_HEAD);
-    if (p == NULL) {
-        p = registry_find(&m->reg, 0, SLOT_EMBED);
-    }
-    return (struct linear){ .w = m->p + p->offset,
-                            .g = m->g != NULL ? m->g + p->offset : NULL,
-                            .ld = m->conf.hidden,
-                            .in = m->conf.hidden,
-                            .out = m->vocab_padded };
+    return m->conf.tied ? SLOT_EMBED : SLOT_HEAD;
 }
 
-void linear_forward(struct model *m, const struct linear *l, uint64_t rows, const float *x, uint64_t segments, float *y,
-                    uint64_t ldy, const float *residual)
+struct linear model_head(const struct model *m)
 {
-    struct gemm_piece pieces[ORDER_SEGMENTS_MAX];
+    return (struct linear){ .w = model_weight(m, 0, head_slot(m)), .g = model_grad(m, 0, head_slot(m)),
+                            .ld = m->conf.hidden, .in = m->conf.hidden, .out = m->vocab_padded };
+}
+
+uint32_t model_head_bucket(const struct model *m)
+{
+    return model_bucket(m, 0, head_slot(m));
+}
+
+/* ---- forward ---- */
+
+static uint32_t forward_pieces(const struct linear *l, const float *x, uint64_t segments, struct gemm_piece *pieces)
+{
     for (uint32_t s = 0; s < segments; s++) {
         struct order_range r = order_segment(l->in, (uint32_t)segments, s);
         pieces[s] = (struct gemm_piece){
@@ -106,12 +86,47 @@ void linear_forward(struct model *m, const struct linear *l, uint64_t rows, cons
             .ends_segment = true,
         };
     }
+    return (uint32_t)segments;
+}
+
+void linear_forward(struct model *m, const struct linear *l, uint64_t rows, const float *x, uint64_t segments, float *y,
+                    uint64_t ldy)
+{
+    struct gemm_piece pieces[ORDER_SEGMENTS_MAX];
     const struct gemm_job job = {
-        .m = rows, .n = l->out, .pieces = pieces, .pieces_count = (uint32_t)segments,
-        .c = y, .ldc = ldy, .bias = l->bias, .residual = residual, .ldr = ldy,
+        .m = rows, .n = l->out, .pieces = pieces, .pieces_count = forward_pieces(l, x, segments, pieces),
+        .c = y, .ldc = ldy, .bias = l->bias,
     };
     kern_gemm(m->k, &job);
 }
+
+/* The tree over ranks of what they have put into their windows. */
+static enum err finish_tree(struct model *m, const struct rows *r, const float *bias, const float *residual, float *out)
+{
+    uint64_t bounds[ORDER_SEGMENTS_MAX + 1];
+    own_bounds(m, r, 1, bounds);
+    const struct comm_tree t = {
+        .rows = r->count, .cols = m->conf.hidden, .bounds = m->place.sequence_parallel ? bounds : NULL,
+        .bias = bias, .residual = residual, .out = out, .ldo = m->conf.hidden,
+    };
+    return comm_tree_sum(m->place.tp, &t);
+}
+
+enum err linear_forward_divided(struct model *m, const struct linear *l, const struct rows *r, const float *x,
+                                const float *residual, float *out)
+{
+    struct gemm_piece pieces[ORDER_SEGMENTS_MAX];
+    bool alone = m->place.tp == NULL;
+    const struct gemm_job job = {
+        .m = r->count, .n = l->out, .pieces = pieces, .pieces_count = forward_pieces(l, x, m->grain, pieces),
+        .c = alone ? out : m->window, .ldc = l->out,
+        .bias = alone ? l->bias : NULL, .residual = alone ? residual : NULL, .ldr = l->out,
+    };
+    kern_gemm(m->k, &job);
+    return alone ? OK : finish_tree(m, r, l->bias, residual, out);
+}
+
+/* ---- backward ---- */
 
 void linear_backward_input(struct model *m, const struct linear_dy *parts, uint32_t count, uint64_t rows,
                            uint64_t segments, float *dx)
@@ -135,6 +150,22 @@ void linear_backward_input(struct model *m, const struct linear_dy *parts, uint3
         .m = rows, .n = parts[0].l->in, .pieces = pieces, .pieces_count = n, .c = dx, .ldc = parts[0].l->in,
     };
     kern_gemm(m->k, &job);
+}
+
+enum err linear_backward_divided(struct model *m, const struct linear_dy *parts, uint32_t count, const struct rows *r,
+                                 float *dx)
+{
+    bool alone = m->place.tp == NULL;
+    linear_backward_input(m, parts, count, r->count, m->grain, alone ? dx : m->window);
+    return alone ? OK : finish_tree(m, r, NULL, NULL, dx);
+}
+
+static void bias_grad(struct model *m, const struct linear *l, uint64_t rows, uint64_t unit, const float *dy,
+                      uint64_t ldy)
+{
+    struct order_range cols = l->bias_replicated ? own_columns(m) : (struct order_range){ 0, l->out };
+    struct grad_sink sink = { l->bias_grad + cols.lo, unit, grad_scale(m), &m->bad };
+    kern_bias_grad(m->k, rows, cols.hi - cols.lo, dy + cols.lo, ldy, &sink);
 }
 
 /* Weight gradient of `rows` consecutive rows cut into units from their start. */
@@ -161,17 +192,16 @@ static void weight_grad(struct model *m, const struct linear *l, uint64_t rows, 
     };
     kern_gemm(m->k, &job);
     if (l->bias_grad != NULL) {
-        struct grad_sink sink = { l->bias_grad, unit, job.grad_scale, &m->bad };
-        kern_bias_grad(m->k, rows, l->out, dy, ldy, &sink);
+        bias_grad(m, l, rows, unit, dy, ldy);
     }
 }
 
-void linear_backward_weight(struct model *m, const struct linear *l, const struct span *s, uint64_t unit,
+void linear_backward_weight(struct model *m, const struct linear *l, const struct rows *r, uint64_t unit,
                             const float *x, const float *dy, uint64_t ldy)
 {
-    struct stretches parts = unit_stretches(s, unit);
+    struct stretches parts = unit_stretches(r, unit);
     for (uint64_t i = 0; i < parts.count; i++) {
-        uint64_t r = i * parts.rows;
-        weight_grad(m, l, parts.rows, unit, x + r * l->in, dy + r * ldy, ldy);
+        uint64_t row = i * parts.rows;
+        weight_grad(m, l, parts.rows, unit, x + row * l->in, dy + row * ldy, ldy);
     }
 }

@@ -1,12 +1,65 @@
 /* Why this exists: the life of a model - describe it, lay out its memory (measured first, then backed: the plan is
- * the allocation), start its weights - and its three uses: a training micro-step, an evaluation, and inference
- * with a cache. */
+ * the allocation), start its weights - and its three uses: the operations of a training step, an evaluation, and
+ * inference with a cache. */
 #include "model/model_int.h"
 
 #include "base/fmath.h"
 #include "part/order.h"
 
-enum err model_new(struct model **out, const struct model_conf *c, const struct model_shape *shape, struct kern *k)
+/* ---- life ---- */
+
+struct model_place model_place_single(const struct model_conf *c)
+{
+    struct model_place p = { .share = share_all(c->layers), .cp = 1 };
+    p.sets[0] = 1;
+    return p;
+}
+
+/* This rank's shares of everything that is divided. */
+static void set_sizes(struct model *m)
+{
+    const struct model_conf *c = &m->conf;
+    const struct model_shape *s = &m->shape;
+    uint32_t tp = m->place.share.tp, cp = m->place.cp;
+    BUG_IF(s->grain % tp != 0 || !context_fits(s->seq_length, s->grad_unit, cp));
+    m->heads = c->heads / tp;
+    m->kv_heads = c->kv_heads / tp;
+    m->q_cols = m->heads * c->head_dim;
+    m->kv_cols = m->kv_heads * c->head_dim;
+    m->ffn = c->ffn / tp;
+    m->vocab_padded = order_pad_vocab(c->vocab) / tp;
+    m->grain = s->grain / tp;
+    m->length = s->seq_length / cp;
+    m->chunks_of_sequence = cp > 1 ? context_chunks(s->seq_length, s->grad_unit, cp) : 1;
+    m->rows = s->sequences * m->length;
+    m->head_rows = m->rows < HEAD_ROWS_MAX ? m->rows : HEAD_ROWS_MAX;
+}
+
+/* Chunks, their activation sets and the layers of each. */
+static enum err new_chunks(struct model *m)
+{
+    void *mem;
+    const struct pipe *pipe = &m->place.share.pipe;
+    TRY(mem_alloc(&mem, pipe->chunks, sizeof(struct chunk)));
+    m->chunk = mem;
+    for (uint32_t i = 0; i < pipe->chunks; i++) {
+        struct chunk *c = &m->chunk[i];
+        c->layers = pipe_layers(pipe, m->place.share.stage, i);
+        c->first = i == 0 && share_is_first(&m->place.share);
+        c->last = i + 1 == pipe->chunks && share_is_last(&m->place.share);
+        c->sets = m->shape.mode == MODEL_TRAIN ? m->place.sets[i] : 1;
+        TRY(mem_alloc(&mem, c->sets, sizeof(struct act_set)));
+        c->set = mem;
+        for (uint32_t j = 0; j < c->sets; j++) {
+            TRY(mem_alloc(&mem, c->layers.hi - c->layers.lo + 1, sizeof(struct layer_act)));
+            c->set[j].layer = mem;
+        }
+    }
+    return OK;
+}
+
+enum err model_new(struct model **out, const struct model_conf *c, const struct model_shape *shape,
+                   const struct model_place *place, struct kern *k)
 {
     void *mem;
     *out = NULL;
@@ -15,15 +68,16 @@ enum err model_new(struct model **out, const struct model_conf *c, const struct 
     struct model *m = mem;
     m->conf = *c;
     m->shape = *shape;
+    m->place = *place;
     m->desc = family_desc(c->family);
     m->k = k;
-    m->vocab_padded = order_pad_vocab(c->vocab);
-    m->rows = shape->sequences * shape->seq_length;
-    m->head_rows = m->rows < HEAD_ROWS_MAX ? m->rows : HEAD_ROWS_MAX;
+    m->dropping = shape->mode == MODEL_TRAIN;
+    set_sizes(m);
     enum err err;
-    TRY_OUT(registry_init(&m->reg, c));
-    TRY_OUT(mem_alloc(&mem, c->layers + 1, sizeof(struct layer_act)));
-    m->act = mem;
+    TRY_OUT(registry_init(&m->reg, c, &place->share));
+    TRY_OUT(new_chunks(m));
+    TRY_OUT(mem_alloc(&mem, m->rows, sizeof(int32_t)));
+    m->position = mem;
     *out = m;
     return OK;
 out:
@@ -33,100 +87,184 @@ out:
 
 void model_free(struct model *m)
 {
-    if (m != NULL) {
-        registry_release(&m->reg);
-        free(m->act);
-        free(m);
+    if (m == NULL) {
+        return;
     }
+    for (uint32_t i = 0; m->chunk != NULL && i < m->place.share.pipe.chunks; i++) {
+        for (uint32_t j = 0; m->chunk[i].set != NULL && j < m->chunk[i].sets; j++) {
+            free(m->chunk[i].set[j].layer);
+        }
+        free(m->chunk[i].set);
+    }
+    registry_release(&m->reg);
+    free(m->chunk);
+    free(m->position);
+    free(m);
 }
+
+/* ---- memory ---- */
 
 static float *take(struct arena *a, uint64_t rows, uint64_t cols)
 {
     return arena_take(a, mem_mul(rows, cols), sizeof(float));
 }
 
+/* The most rows of a call that this rank keeps between the products. */
+static uint64_t own_rows(const struct model *m)
+{
+    return m->place.sequence_parallel ? part_range(m->rows, m->place.share.tp, 0).hi : m->rows;
+}
+
 /* Activations of one layer; the cache of MODEL_INFER is per layer and laid out apart. */
 static void layout_layer(const struct model *m, struct arena *a, struct layer_act *l)
 {
-    const struct model_conf *c = &m->conf;
+    uint64_t hidden = m->conf.hidden, own = own_rows(m);
     bool train = m->shape.mode == MODEL_TRAIN;
-    l->n1 = take(a, m->rows, c->hidden);
+    l->x = take(a, own, hidden);
+    l->n1 = take(a, m->rows, hidden);
     l->mean1 = m->desc->layer_norm ? take(a, m->rows, 1) : NULL;
     l->rstd1 = take(a, m->rows, 1);
-    l->q = take(a, m->rows, c->heads * c->head_dim);
-    l->kv = m->shape.mode != MODEL_INFER ? take(a, m->rows, 2 * c->kv_heads * c->head_dim) : NULL;
-    l->att = take(a, m->rows, c->heads * c->head_dim);
-    l->lse = train ? take(a, m->rows, c->heads) : NULL;
-    l->x1 = take(a, m->rows, c->hidden);
-    l->n2 = train ? take(a, m->rows, c->hidden) : l->n1;
+    l->q = take(a, m->rows, m->q_cols);
+    l->kv = m->shape.mode != MODEL_INFER ? take(a, m->rows, 2 * m->kv_cols) : NULL;
+    l->att = take(a, m->rows, m->q_cols);
+    l->lse = train ? take(a, m->rows, m->heads) : NULL;
+    l->x1 = take(a, own, hidden);
+    l->n2 = train ? take(a, m->rows, hidden) : l->n1;
     l->mean2 = m->desc->layer_norm ? take(a, m->rows, 1) : NULL;
     l->rstd2 = take(a, m->rows, 1);
-    l->gate = m->desc->gated ? take(a, m->rows, c->ffn) : NULL;
-    l->up = take(a, m->rows, c->ffn);
+    l->gate = m->desc->gated ? take(a, m->rows, m->ffn) : NULL;
+    l->up = take(a, m->rows, m->ffn);
+}
+
+/* One activation set. Without a backward pass all layers share the first one's. */
+static void layout_set(struct model *m, struct arena *a, const struct chunk *c, struct act_set *s)
+{
+    uint64_t layers = c->layers.hi - c->layers.lo;
+    bool train = m->shape.mode == MODEL_TRAIN;
+    struct layer_act *shared = m->chunk[0].set[0].layer;
+    for (uint64_t l = 0; l < layers; l++) {
+        if (train || (c == m->chunk && l == 0)) {
+            layout_layer(m, a, &s->layer[l]);
+        } else {
+            s->layer[l] = *shared;
+        }
+        if (m->shape.mode == MODEL_INFER) {
+            s->layer[l].kv = take(a, m->shape.seq_length, 2 * m->kv_cols);
+        }
+    }
+    s->layer[layers].x = train ? take(a, own_rows(m), m->conf.hidden) : shared->x;
+    if (c->last) {
+        s->final_norm = take(a, m->rows, m->conf.hidden);
+        s->final_mean = m->desc->layer_norm ? take(a, m->rows, 1) : NULL;
+        s->final_rstd = take(a, m->rows, 1);
+    }
 }
 
 static void layout_backward(struct model *m, struct arena *a)
 {
-    const struct model_conf *c = &m->conf;
-    m->dx = take(a, m->rows, c->hidden);
-    m->dn = take(a, m->rows, c->hidden);
-    m->d_att = take(a, m->rows, c->heads * c->head_dim);
-    m->dq = take(a, m->rows, c->heads * c->head_dim);
-    m->dkv = take(a, m->rows, 2 * c->kv_heads * c->head_dim);
-    m->row_dot = take(a, m->shape.seq_length, c->heads);
-    m->d_up = take(a, m->rows, c->ffn);
-    m->d_gate = m->desc->gated ? take(a, m->rows, c->ffn) : NULL;
+    uint64_t hidden = m->conf.hidden;
+    m->dx[0] = take(a, own_rows(m), hidden);
+    m->dx[1] = m->place.share.pipe.stages > 1 ? take(a, own_rows(m), hidden) : m->dx[0];
+    m->dn = take(a, m->rows, hidden);
+    m->d_att = take(a, m->rows, m->q_cols);
+    m->dq = take(a, m->rows, m->q_cols);
+    m->dkv = take(a, m->rows, 2 * m->kv_cols);
+    m->row_dot = take(a, m->length, m->heads);
+    m->d_up = take(a, m->rows, m->ffn);
+    m->d_gate = m->desc->gated ? take(a, m->rows, m->ffn) : NULL;
+    if (m->place.sequence_parallel) {
+        m->full_x = take(a, m->rows, hidden);
+        m->full_mean = m->desc->layer_norm ? take(a, m->rows, 1) : NULL;
+        m->full_rstd = take(a, m->rows, 1);
+    }
 }
 
 void model_layout(struct model *m, struct arena *a)
 {
     const struct model_conf *c = &m->conf;
-    bool train = m->shape.mode == MODEL_TRAIN;
-    m->p = arena_take(a, m->reg.stored, sizeof(float));
-    m->g = train ? arena_take(a, m->reg.stored, sizeof(int64_t)) : NULL;
-    for (uint64_t l = 0; l < c->layers; l++) {
-        if (l == 0 || train) {
-            layout_layer(m, a, &m->act[l]);
-            m->act[l].x = take(a, m->rows, c->hidden);
-        } else {
-            m->act[l] = m->act[0];
-        }
-        if (m->shape.mode == MODEL_INFER) {
-            m->act[l].kv = take(a, m->shape.seq_length, 2 * c->kv_heads * c->head_dim);
+    bool train = m->shape.mode == MODEL_TRAIN, last = share_is_last(&m->place.share);
+    for (uint32_t i = 0; i < m->place.share.pipe.chunks; i++) {
+        for (uint32_t j = 0; j < m->chunk[i].sets; j++) {
+            layout_set(m, a, &m->chunk[i], &m->chunk[i].set[j]);
         }
     }
-    m->act[c->layers].x = train ? take(a, m->rows, c->hidden) : m->act[0].x;
-    m->final_norm = take(a, m->rows, c->hidden);
-    m->final_mean = m->desc->layer_norm ? take(a, m->rows, 1) : NULL;
-    m->final_rstd = take(a, m->rows, 1);
-    m->logits = take(a, m->head_rows, m->vocab_padded);
-    m->row_loss = take(a, m->rows, 1);
-    m->act_ffn = take(a, m->rows, c->ffn);
+    m->act_ffn = take(a, m->rows, m->ffn);
+    if (m->place.sequence_parallel || (train && c->resid_dropout + c->embd_dropout > 0.0)) {
+        m->branch = take(a, m->rows, c->hidden);
+    }
     if (train) {
         layout_backward(m, a);
     }
+    if (last) {
+        head_layout(m, a);
+    }
+    attend_layout(m, a);
     if (!m->desc->learned_positions) {
-        m->rope_cos = take(a, m->shape.seq_length, c->head_dim / 2);
-        m->rope_sin = take(a, m->shape.seq_length, c->head_dim / 2);
+        m->rope_cos = take(a, m->length, c->head_dim / 2);
+        m->rope_sin = take(a, m->length, c->head_dim / 2);
     }
 }
 
-/* Angle of pair i at position t: t * theta^(-2 i / D), in double, rounded to fp32 once (Su et al., 2021). */
-enum err model_ready(struct model *m)
+void model_layout_storage(struct model *m, struct arena *a, struct model_lists *lists)
 {
-    if (m->desc->learned_positions) {
-        return OK;
+    bool train = m->shape.mode == MODEL_TRAIN;
+    for (uint32_t b = 0; b < m->reg.bucket_count; b++) {
+        lists->p[b] = arena_take(a, m->reg.buckets[b].stored, sizeof(float));
+        if (train) {
+            lists->g[b] = arena_take(a, m->reg.buckets[b].stored, sizeof(int64_t));
+        }
     }
+    m->at = (struct model_storage){ .p = lists->p, .g = train ? lists->g : NULL };
+}
+
+void model_set_storage(struct model *m, const struct model_storage *s)
+{
+    m->at = *s;
+}
+
+/* Position of local row t of a sequence. */
+static uint64_t position_of(const struct model *m, uint64_t t)
+{
+    if (m->place.cp == 1) {
+        return t;
+    }
+    uint64_t n = m->length / m->chunks_of_sequence;
+    struct order_range chunk = context_chunk(m->shape.seq_length, m->shape.grad_unit, m->place.cp, m->place.cp_rank,
+                                             (uint32_t)(t / n));
+    return chunk.lo + t % n;
+}
+
+/* Angle of pair i at position t: t * theta^(-2 i / D), in double, rounded to fp32 once (Su et al., 2021). */
+static void fill_rope(struct model *m)
+{
     uint64_t half = m->conf.head_dim / 2;
     for (uint64_t i = 0; i < half; i++) {
         double frequency = fmath_pow(m->conf.rope_theta, -(double)(2 * i) / (double)m->conf.head_dim);
-        for (uint64_t t = 0; t < m->shape.seq_length; t++) {
-            m->rope_cos[t * half + i] = (float)fmath_cos((double)t * frequency);
-            m->rope_sin[t * half + i] = (float)fmath_sin((double)t * frequency);
+        for (uint64_t t = 0; t < m->length; t++) {
+            double angle = (double)position_of(m, t) * frequency;
+            m->rope_cos[t * half + i] = (float)fmath_cos(angle);
+            m->rope_sin[t * half + i] = (float)fmath_sin(angle);
         }
+    }
+}
+
+enum err model_ready(struct model *m)
+{
+    for (uint64_t row = 0; row < m->rows; row++) {
+        m->position[row] = (int32_t)position_of(m, row % m->length);
+    }
+    if (!m->desc->learned_positions) {
+        fill_rope(m);
+    }
+    if (m->place.tp != NULL) {
+        void *window;
+        TRY(comm_window(m->place.tp, m->rows * m->conf.hidden * sizeof(float), &window));
+        m->window = window;
     }
     return OK;
 }
+
+/* ---- what others ask ---- */
 
 const struct registry *model_registry(const struct model *m)
 {
@@ -138,64 +276,74 @@ const struct model_conf *model_conf(const struct model *m)
     return &m->conf;
 }
 
-float *model_params(struct model *m)
+uint64_t model_local_length(const struct model *m)
 {
-    return m->p;
+    return m->length;
 }
 
-int64_t *model_grads(struct model *m)
+void model_local_tokens(const struct model *m, const int32_t *sequence, int32_t *local)
 {
-    return m->g;
+    for (uint64_t t = 0; t < m->length; t++) {
+        local[t] = sequence[m->position[t]];
+    }
 }
 
-void model_init_weights(struct model *m, uint64_t seed)
+void model_init_weights(const struct model *m, uint32_t bucket, uint64_t lo, uint64_t hi, float *p, uint64_t seed)
 {
     double deviation = m->conf.initializer_range;
     double residual = deviation / fmath_sqrt(2.0 * (double)m->conf.layers);
-    for (uint32_t i = 0; i < m->reg.count; i++) {
-        const struct param *p = &m->reg.list[i];
-        float *w = m->p + p->offset;
-        switch (p->init) {
-        case INIT_NORMAL: kern_init_normal(m->k, p->elements, w, seed, i, 0, deviation); break;
-        case INIT_RESIDUAL: kern_init_normal(m->k, p->elements, w, seed, i, 0, residual); break;
-        case INIT_ONES: kern_fill(m->k, p->elements, w, 1.0f); break;
-        case INIT_ZEROS: kern_fill(m->k, p->elements, w, 0.0f); break;
+    const struct bucket *b = &m->reg.buckets[bucket];
+    memset(p, 0, (hi - lo) * sizeof(float));
+    for (uint32_t i = b->first_shard; i < b->first_shard + b->shards; i++) {
+        const struct shard *s = &m->reg.shards[i];
+        const struct param *logical = &m->reg.list[s->param];
+        uint64_t end = s->offset + s->rows * s->cols;
+        uint64_t from = lo > s->offset ? lo : s->offset, to = hi < end ? hi : end;
+        if (from >= to) {
+            continue;
+        }
+        const struct box_map map = registry_map(&m->reg, s);
+        double d = logical->init == INIT_RESIDUAL ? residual : deviation;
+        if (logical->init == INIT_NORMAL || logical->init == INIT_RESIDUAL) {
+            kern_init_normal(m->k, to - from, p + (from - lo), seed, s->param, &map, from - s->offset, d);
+        } else if (logical->init == INIT_ONES) {
+            kern_fill(m->k, to - from, p + (from - lo), 1.0f);
         }
     }
 }
 
-/* ---- the head, in chunks of rows ---- */
+/* ---- training ---- */
 
-/* Cross entropy of rows [first, first + rows); with `backward` also d of the final norm and the head's gradient. */
-static void head_chunk(struct model *m, uint64_t first, uint64_t rows, const int32_t *target, bool backward,
-                       uint64_t unit)
+uint64_t model_boundary(const struct model *m, uint64_t sequences)
 {
-    model_logits(m, first, rows);
-    kern_cross_entropy(m->k, rows, m->conf.vocab, m->vocab_padded, m->vocab_padded, m->shape.grain, target + first,
-                       m->logits, m->row_loss + first, backward);
-    if (!backward) {
-        return;
-    }
-    struct linear head = model_head(m);
-    const struct span chunk = { 1, rows, 0 };
-    struct linear_dy dy = { &head, m->logits, m->vocab_padded };
-    linear_backward_input(m, &dy, 1, rows, m->shape.grain, m->dn + first * m->conf.hidden);
-    linear_backward_weight(m, &head, &chunk, unit < rows ? unit : rows, m->final_norm + first * m->conf.hidden,
-                           m->logits, m->vocab_padded);
+    struct rows r = model_rows(m, sequences);
+    return own_count(&r) * m->conf.hidden;
 }
 
-/* Chunks hold whole head units: min(grad_unit, 256) consecutive tokens of a sequence from its start. */
-static void head_all(struct model *m, const struct span *s, const int32_t *target, bool backward)
+float *model_input(struct model *m, uint32_t chunk, uint32_t set)
 {
-    uint64_t unit = m->shape.grad_unit < ORDER_HEAD_UNIT ? m->shape.grad_unit : ORDER_HEAD_UNIT;
-    struct stretches parts = unit_stretches(s, unit);
-    uint64_t step = m->head_rows / unit * unit; /* a unit fits: grad_unit is at most seq_length */
-    for (uint64_t i = 0; i < parts.count; i++) {
-        for (uint64_t r = 0; r < parts.rows; r += step) {
-            uint64_t rows = parts.rows - r < step ? parts.rows - r : step;
-            head_chunk(m, i * parts.rows + r, rows, target, backward, unit);
-        }
-    }
+    return m->chunk[chunk].set[set].layer[0].x;
+}
+
+float *model_output(struct model *m, uint32_t chunk, uint32_t set)
+{
+    const struct chunk *c = &m->chunk[chunk];
+    return c->set[set].layer[c->layers.hi - c->layers.lo].x;
+}
+
+float *model_gradient(struct model *m)
+{
+    return m->dx[m->turn];
+}
+
+void model_turn(struct model *m)
+{
+    m->turn = 1 - m->turn;
+}
+
+void model_set_dropout(struct model *m, bool on)
+{
+    m->dropping = on;
 }
 
 static void add_losses(struct model *m, uint64_t rows, const int32_t *target, struct model_loss *loss)
@@ -206,49 +354,90 @@ static void add_losses(struct model *m, uint64_t rows, const int32_t *target, st
             loss->tokens++;
         }
     }
-    loss->bad = loss->bad || m->bad || loss->undefined;
-    m->bad = false;
+    loss->bad = loss->bad || loss->undefined;
 }
 
-void model_micro_step(struct model *m, uint64_t sequences, const int32_t *token, const int32_t *target,
-                      struct model_loss *loss)
+enum err model_forward_op(struct model *m, uint32_t chunk, uint32_t set, const struct micro *b)
 {
-    BUG_IF(m->shape.mode != MODEL_TRAIN || sequences > m->shape.sequences);
-    const struct span s = { sequences, m->shape.seq_length, 0 };
-    model_forward(m, &s, token);
-    head_all(m, &s, target, true);
-    model_backward(m, &s, token);
-    add_losses(m, span_rows(&s), target, loss);
+    struct chunk *c = &m->chunk[chunk];
+    const struct rows r = model_rows(m, b->sequences);
+    BUG_IF(b->sequences > m->shape.sequences || set >= c->sets);
+    return model_forward(m, c, &c->set[set], &r, b);
 }
 
-void model_eval(struct model *m, uint64_t sequences, const int32_t *token, const int32_t *target,
-                struct model_loss *loss, float *token_loss)
+enum err model_backward_op(struct model *m, uint32_t chunk, uint32_t set, const struct micro *b,
+                           struct model_loss *loss)
 {
-    BUG_IF(m->shape.mode == MODEL_INFER || sequences > m->shape.sequences);
-    const struct span s = { sequences, m->shape.seq_length, 0 };
-    model_forward(m, &s, token);
-    head_all(m, &s, target, false);
-    add_losses(m, span_rows(&s), target, loss);
-    if (token_loss != NULL) {
-        memcpy(token_loss, m->row_loss, span_rows(&s) * sizeof(float));
+    struct chunk *c = &m->chunk[chunk];
+    const struct rows r = model_rows(m, b->sequences);
+    BUG_IF(m->shape.mode != MODEL_TRAIN || b->sequences > m->shape.sequences || set >= c->sets);
+    if (c->last) {
+        model_phase(m, PHASE_BACKWARD, b, c->layers.hi);
+        TRY(head_all(m, &c->set[set], &r, b->target, true));
+        add_losses(m, r.count, b->target, loss);
     }
+    TRY(model_backward(m, c, &c->set[set], &r, b));
+    loss->bad = loss->bad || m->bad;
+    m->bad = false;
+    return OK;
 }
 
-void model_infer(struct model *m, uint64_t first, uint64_t count, const int32_t *token, bool all_rows, float *logits)
+enum err model_micro_step(struct model *m, const struct micro *b, struct model_loss *loss)
+{
+    TRY(model_forward_op(m, 0, 0, b));
+    return model_backward_op(m, 0, 0, b, loss);
+}
+
+/* ---- evaluation, inference ---- */
+
+enum err model_eval_op(struct model *m, uint32_t chunk, uint32_t set, const struct micro *b, struct model_loss *loss,
+                       float *token_loss)
+{
+    const struct chunk *c = &m->chunk[chunk];
+    const struct rows r = model_rows(m, b->sequences);
+    BUG_IF(m->shape.mode == MODEL_INFER || !c->last || b->sequences > m->shape.sequences);
+    TRY(head_all(m, &c->set[set], &r, b->target, false));
+    add_losses(m, r.count, b->target, loss);
+    if (token_loss != NULL) {
+        memcpy(token_loss, m->row_loss, r.count * sizeof(float));
+    }
+    return OK;
+}
+
+enum err model_eval(struct model *m, const struct micro *b, struct model_loss *loss, float *token_loss)
+{
+    bool dropping = m->dropping;
+    model_set_dropout(m, false);
+    enum err err = model_forward_op(m, 0, 0, b);
+    if (err == OK) {
+        err = model_eval_op(m, 0, 0, b, loss, token_loss);
+    }
+    model_set_dropout(m, dropping);
+    return err;
+}
+
+enum err model_infer(struct model *m, uint64_t first, uint64_t count, const int32_t *token, bool all_rows,
+                     float *logits)
 {
     BUG_IF(m->shape.mode != MODEL_INFER || count == 0 || count > m->rows || first + count > m->shape.seq_length);
-    const struct span s = { 1, count, first };
-    model_forward(m, &s, token);
+    const struct rows r = { .count = count, .length = count, .own = { 0, count }, .sequences = 1, .first = first };
+    const struct micro b = { .sequences = 1, .token = token };
+    struct act_set *s = &m->chunk[0].set[0];
+    for (uint64_t i = 0; i < count; i++) {
+        m->position[i] = (int32_t)(first + i);
+    }
+    TRY(model_forward(m, &m->chunk[0], s, &r, &b));
     uint64_t from = all_rows ? 0 : count - 1;
-    for (uint64_t r = from; r < count;) {
-        uint64_t rows = count - r < m->head_rows ? count - r : m->head_rows;
-        model_logits(m, r, rows);
+    for (uint64_t row = from; row < count;) {
+        uint64_t rows = count - row < m->head_rows ? count - row : m->head_rows;
+        head_logits(m, s, row, rows);
         for (uint64_t i = 0; i < rows; i++) {
-            memcpy(logits + (r - from + i) * m->conf.vocab, m->logits + i * m->vocab_padded,
+            memcpy(logits + (row - from + i) * m->conf.vocab, m->logits + i * m->vocab_padded,
                    m->conf.vocab * sizeof(float));
         }
-        r += rows;
+        row += rows;
     }
+    return OK;
 }
 
 double model_train_flops_per_token(const struct model_conf *c, uint64_t seq_length)

@@ -1,4 +1,8 @@
-/* Private to model/: the instance, its activations and the view of a weight as a linear map. */
+/* Private to model/: the instance, its activations and the view of a weight as a linear map.
+ *
+ * Sizes. R: rows of a call (sequences x local length). "Own" rows are those between the products that this rank keeps: all
+ * of them, or with sequence parallelism its part [own.lo, own.hi) of them. C hidden size; Q, K, F, V: this rank's share of
+ * query columns, key columns, feed-forward width and padded vocabulary. */
 #ifndef MODEL_MODEL_INT_H
 #define MODEL_MODEL_INT_H
 
@@ -7,57 +11,87 @@
 /* Rows of logits computed at once: bounds the buffer to this many rows of the vocabulary; changes no bit. */
 #define HEAD_ROWS_MAX 512u
 
-/* What one layer's forward leaves for its backward. R = rows. */
+/* What one layer's forward leaves for its backward. */
 struct layer_act {
-    float *x;            /* [R][C] input of the layer (residual stream) */
-    float *n1;           /* [R][C] first norm */
-    float *mean1, *rstd1; /* [R]; mean only with LayerNorm */
-    float *q;            /* [R][H D] */
-    float *kv;           /* [R][2 G D]: keys, then values; MODEL_INFER: the cache [positions][2 G D] */
-    float *att;          /* [R][H D] attention output */
-    float *lse;          /* [sequences][H][T] */
-    float *x1;           /* [R][C] after attention */
-    float *n2;           /* [R][C] second norm */
+    float *x;             /* [own][C] input of the layer (residual stream) */
+    float *n1;            /* [R][C] first norm */
+    float *mean1, *rstd1; /* [R], own rows set; mean only with LayerNorm */
+    float *q;             /* [R][Q] */
+    float *kv;            /* [R][2 K]: keys, then values; MODEL_INFER: the cache [positions][2 K] */
+    float *att;           /* [R][Q] attention output */
+    float *lse;           /* [sequences][chunks][H][rows of a chunk] */
+    float *x1;            /* [own][C] after attention */
+    float *n2;            /* [R][C] second norm */
     float *mean2, *rstd2;
-    float *gate;         /* [R][F], gated families */
-    float *up;           /* [R][F] */
+    float *gate;          /* [R][F], gated families */
+    float *up;            /* [R][F] */
+};
+
+/* One activation set of a model chunk. */
+struct act_set {
+    struct layer_act *layer; /* [layers of the chunk + 1]; the last has only x: the output */
+    float *final_mean, *final_rstd, *final_norm; /* [R], [R], [R][C]; last virtual stage */
+};
+
+struct chunk {
+    struct order_range layers;
+    bool first, last; /* virtual stage of the whole pipeline */
+    uint32_t sets;
+    struct act_set *set;
+};
+
+/* Buffers of a rank that shares sequences with others: all positions of one sequence. */
+struct context {
+    float *gathered;         /* [cp][local length][widest] as ranks gave it */
+    float *q, *kv, *d_o;     /* [T][Q], [T][2 K], [T][Q] in position order */
+    float *lse, *dot;        /* [H][T] */
+    float *dq, *dkv;         /* [T][Q], [T][2 K] */
+};
+
+/* Own rows of a call, and whose the others are. */
+struct rows {
+    uint64_t count, length; /* all rows; those of one sequence */
+    struct order_range own;
+    uint64_t sequences, first; /* first: position of row 0, MODEL_INFER */
 };
 
 struct model {
     struct model_conf conf;
     struct model_shape shape;
+    struct model_place place;
     const struct family_desc *desc;
     struct kern *k;
     struct registry reg;
-    uint64_t vocab_padded;
-    uint64_t rows; /* most rows of one call */
-    uint64_t head_rows;
-    float *p;
-    int64_t *g;
-    struct layer_act *act; /* heap, [layers + 1]; the last has only x */
-    float *final_mean, *final_rstd, *final_norm; /* [R], [R], [R][C] */
-    float *logits;                               /* [head_rows][vocab_padded] */
-    float *row_loss;                             /* [R] */
-    float *act_ffn;                              /* [R][F] activation output; in backward also d of it */
+    struct model_storage at;
+    /* this rank's shares */
+    uint64_t heads, kv_heads, q_cols, kv_cols, ffn, vocab_padded;
+    uint32_t grain;      /* segments of a sum here: tp_grain / tp */
+    uint64_t length;     /* tokens of a sequence here */
+    uint32_t chunks_of_sequence;
+    uint64_t rows, head_rows; /* most rows of one call */
+    struct chunk *chunk; /* heap, [pipe.chunks] */
+    int32_t *position;   /* [R]; heap */
+    bool dropping;
+    bool bad;
+    float *window;       /* of the tensor-parallel group; without one, none */
+    float *logits;       /* [head_rows][V] */
+    float *row_loss;     /* [R] */
+    float *act_ffn;      /* [R][F] activation output; in backward also d of it */
+    float *branch;       /* [R][C] output of a branch before dropout; its gradient; with neither dropout nor sequence
+                          * parallelism NULL */
+    float *ce;           /* [4][head_rows] maxima, targets' logits, sums; with tensor parallelism */
     /* backward only */
-    float *dx, *dn;        /* [R][C] */
-    float *d_att;          /* [R][H D] */
-    float *dq, *dkv;       /* [R][H D], [R][2 G D] */
+    float *dx[2];          /* [own][C], used alternately */
+    uint32_t turn;
+    float *dn;             /* [R][C] */
+    float *d_att;          /* [R][Q] */
+    float *dq, *dkv;       /* [R][Q], [R][2 K] */
     float *row_dot;        /* [H][T] */
     float *d_gate, *d_up;  /* [R][F] */
-    float *rope_cos, *rope_sin; /* [T][D/2] */
-    bool bad;
+    float *full_x, *full_mean, *full_rstd; /* [R][C], [R], [R]; with sequence parallelism */
+    struct context ctx;
+    float *rope_cos, *rope_sin; /* [local length][D/2] */
 };
-
-/* Sequences under each other: rows = sequences * length, row r has position first + r mod length. */
-struct span {
-    uint64_t sequences, length, first;
-};
-
-static inline uint64_t span_rows(const struct span *s)
-{
-    return s->sequences * s->length;
-}
 
 /* Stretches of rows that may be one sum over units. Units are counted from the start of a sequence and none straddles
  * two: all rows are one stretch when units tile a sequence, else each sequence is one. */
@@ -65,10 +99,10 @@ struct stretches {
     uint64_t count, rows;
 };
 
-static inline struct stretches unit_stretches(const struct span *s, uint64_t unit)
+static inline struct stretches unit_stretches(const struct rows *r, uint64_t unit)
 {
-    bool tiles = s->length % unit == 0;
-    return (struct stretches){ tiles ? 1 : s->sequences, tiles ? span_rows(s) : s->length };
+    bool tiles = r->length % unit == 0;
+    return (struct stretches){ tiles ? 1 : r->sequences, tiles ? r->count : r->length };
 }
 
 /* 2^grad_scale_log2, what a unit's sum is multiplied by before it becomes an integer. */
@@ -77,8 +111,17 @@ static inline float grad_scale(const struct model *m)
     return (float)((int64_t)1 << m->shape.grad_scale_log2);
 }
 
-/* A weight as a map from `in` to `out` numbers: y = x W^T + bias. in_out: element (o, i) lies at w[i * ld + o], else at
- * w[o * ld + i]. Parts of a fused projection are linear maps of their own. */
+static inline uint64_t own_count(const struct rows *r)
+{
+    return r->own.hi - r->own.lo;
+}
+
+struct rows model_rows(const struct model *m, uint64_t sequences);
+
+/* ---- weights as linear maps (linear.c) ---- */
+
+/* y = x W^T + bias, from `in` to `out` numbers, both as held here. in_out: element (o, i) lies at w[i * ld + o], else at
+ * w[o * ld + i]. */
 struct linear {
     const float *w;
     int64_t *g;
@@ -86,6 +129,7 @@ struct linear {
     bool in_out;
     const float *bias; /* NULL: none */
     int64_t *bias_grad;
+    bool bias_replicated; /* the bias belongs to all tensor-parallel ranks: each sums its columns of the gradient */
 };
 
 struct linear model_linear(const struct model *m, uint64_t layer, enum slot slot);
@@ -93,10 +137,16 @@ const float *model_weight(const struct model *m, uint64_t layer, enum slot slot)
 int64_t *model_grad(const struct model *m, uint64_t layer, enum slot slot);
 /* The head's weight: lm_head, or the embedding when tied. */
 struct linear model_head(const struct model *m);
+uint32_t model_head_bucket(const struct model *m);
+uint32_t model_bucket(const struct model *m, uint64_t layer, enum slot slot);
 
 /* y[rows][ldy] = residual + (x W^T + bias); the sum over `in` runs in `segments` equal segments and a tree. */
 void linear_forward(struct model *m, const struct linear *l, uint64_t rows, const float *x, uint64_t segments, float *y,
-                    uint64_t ldy, const float *residual);
+                    uint64_t ldy);
+/* A product whose summed dimension is divided over the tensor-parallel ranks: out[own][C] = residual + (x W^T + bias).
+ * Collective. */
+MUST_USE enum err linear_forward_divided(struct model *m, const struct linear *l, const struct rows *r, const float *x,
+                                         const float *residual, float *out);
 /* A gradient that flows back through several maps with one input: dx = sum over segments of the chains of the parts. */
 struct linear_dy {
     const struct linear *l;
@@ -105,18 +155,71 @@ struct linear_dy {
 };
 void linear_backward_input(struct model *m, const struct linear_dy *parts, uint32_t count, uint64_t rows,
                            uint64_t segments, float *dx);
-/* Weight and bias gradients over units of `unit` tokens; rows are sequences of `length` tokens. */
-void linear_backward_weight(struct model *m, const struct linear *l, const struct span *s, uint64_t unit,
+/* The same when `out` is divided over the tensor-parallel ranks: dx[own][C]. Collective. */
+MUST_USE enum err linear_backward_divided(struct model *m, const struct linear_dy *parts, uint32_t count,
+                                          const struct rows *r, float *dx);
+/* Weight and bias gradients over units of `unit` tokens. */
+void linear_backward_weight(struct model *m, const struct linear *l, const struct rows *r, uint64_t unit,
                             const float *x, const float *dy, uint64_t ldy);
 
-/* What kern/ is told of the attention of sequence i of the span, forward and backward. */
-struct attention sequence_attention(const struct model *m, const struct span *s, const struct layer_act *a, uint64_t i);
+/* ---- rows over the tensor-parallel ranks (rows.c) ---- */
 
-/* Embedding, all layers and the final norm: leaves m->final_norm [R][C] and what a backward pass needs. */
-void model_forward(struct model *m, const struct span *s, const int32_t *token);
-/* The final norm's output rows -> logits in m->logits, padded columns included. */
-void model_logits(struct model *m, uint64_t first_row, uint64_t rows);
-/* Back through the final norm, all layers and the embedding: from m->dn, the gradient of the final norm's output. */
-void model_backward(struct model *m, const struct span *s, const int32_t *token);
+/* Bounds of the ranks' own rows in elements of `cols`, [tp + 1]. */
+void own_bounds(const struct model *m, const struct rows *r, uint64_t cols, uint64_t *bounds);
+/* With sequence parallelism: every rank's own rows of buf[rows][cols] on every rank. Else nothing. Collective. */
+MUST_USE enum err gather_own(struct model *m, const struct rows *r, float *buf, uint64_t cols);
+/* Columns of the replicated parameters whose gradient this rank sums. */
+struct order_range own_columns(const struct model *m);
+/* Add own rows of x to place.trace[entry], when there is one. */
+void trace_rows(struct model *m, const struct rows *r, const struct micro *b, uint64_t entry, const float *x);
+/* Dropout of own rows at one site: y = residual + dropped x (residual NULL: without). */
+void drop_rows(struct model *m, const struct rows *r, const struct micro *b, uint32_t site, double p, const float *x,
+               const float *residual, float *y);
+enum { SITE_EMBED = 0, SITE_ATTENTION = 1, SITE_MLP = 2 }; /* of layer l: 2 l + this */
+
+/* ---- attention (attend.c) ---- */
+
+/* q, kv -> att of every sequence; collective over the context-parallel group. */
+MUST_USE enum err attend_forward(struct model *m, const struct rows *r, const struct layer_act *a);
+/* m->d_att -> m->dq, m->dkv. Collective likewise. */
+MUST_USE enum err attend_backward(struct model *m, const struct rows *r, const struct layer_act *a);
+void attend_layout(struct model *m, struct arena *a);
+
+/* ---- the passes ---- */
+
+/* Embedding (first virtual stage), layers, final norm (last). Collective. */
+MUST_USE enum err model_forward(struct model *m, struct chunk *c, struct act_set *s, const struct rows *r,
+                                const struct micro *b);
+/* Back through the final norm (last virtual stage; from m->dn), layers, embedding (first). Collective. */
+MUST_USE enum err model_backward(struct model *m, struct chunk *c, struct act_set *s, const struct rows *r,
+                                 const struct micro *b);
+
+/* ---- the head (head.c) ---- */
+
+void head_layout(struct model *m, struct arena *a);
+/* Cross entropy of all rows; with `backward` also m->dn (own rows) and the head's gradient. Collective. */
+MUST_USE enum err head_all(struct model *m, const struct act_set *s, const struct rows *r, const int32_t *target,
+                           bool backward);
+/* Final norm output rows -> m->logits, padded columns included. One rank. */
+void head_logits(struct model *m, const struct act_set *s, uint64_t first_row, uint64_t rows);
+
+/* For the flight record: what this rank is at. */
+static inline void model_phase(const struct model *m, enum comm_phase phase, const struct micro *b, uint64_t layer)
+{
+    if (m->place.world != NULL) {
+        comm_phase(m->place.world, phase, b->step, (uint32_t)layer);
+    }
+}
+
+/* Hooks of the storage. */
+static inline enum err bucket_use(struct model *m, uint32_t bucket, bool grad)
+{
+    return m->at.use != NULL ? m->at.use(m->at.arg, bucket, grad) : OK;
+}
+
+static inline enum err bucket_done(struct model *m, uint32_t bucket, bool grad)
+{
+    return m->at.done != NULL ? m->at.done(m->at.arg, bucket, grad) : OK;
+}
 
 #endif

@@ -1,11 +1,13 @@
 /* Why this exists: a family is data, not code. Each is a table of tensors (name, shape, rule, slot); the decoder in
  * forward.c and backward.c asks for slots only.
  *
- * Storage order is table order: global tensors that come before the layers, layers in order, then the rest. */
+ * Tensors are numbered in table order: global tensors that come before the layers, layers in order, then the rest; the
+ * number is the same on every rank. A rank's storage is a row of buckets: the embedding, the positions, its layers, the
+ * final norm, the head; each holds the boxes of its tensors, those that are replicated over the tensor-parallel ranks
+ * first. */
 #include "model/registry.h"
 
 #include "base/mem.h"
-#include "part/order.h"
 
 enum dim { DIM_NONE, DIM_HIDDEN, DIM_FFN, DIM_VOCAB, DIM_POSITIONS, DIM_Q, DIM_KV, DIM_QKV };
 
@@ -13,42 +15,43 @@ struct param_row {
     const char *name; /* %u is the layer */
     enum slot slot;
     enum dim rows, cols;
+    enum split_rule split;
     enum init_rule init;
 };
 
 static const struct param_row gpt2_rows[] = {
-    { "transformer.wte.weight", SLOT_EMBED, DIM_VOCAB, DIM_HIDDEN, INIT_NORMAL },
-    { "transformer.wpe.weight", SLOT_POSITIONS, DIM_POSITIONS, DIM_HIDDEN, INIT_NORMAL },
-    { "transformer.h.%u.ln_1.weight", SLOT_NORM1_GAIN, DIM_HIDDEN, DIM_NONE, INIT_ONES },
-    { "transformer.h.%u.ln_1.bias", SLOT_NORM1_BIAS, DIM_HIDDEN, DIM_NONE, INIT_ZEROS },
-    { "transformer.h.%u.attn.c_attn.weight", SLOT_Q, DIM_HIDDEN, DIM_QKV, INIT_NORMAL },
-    { "transformer.h.%u.attn.c_attn.bias", SLOT_Q_BIAS, DIM_QKV, DIM_NONE, INIT_ZEROS },
-    { "transformer.h.%u.attn.c_proj.weight", SLOT_OUT, DIM_Q, DIM_HIDDEN, INIT_RESIDUAL },
-    { "transformer.h.%u.attn.c_proj.bias", SLOT_OUT_BIAS, DIM_HIDDEN, DIM_NONE, INIT_ZEROS },
-    { "transformer.h.%u.ln_2.weight", SLOT_NORM2_GAIN, DIM_HIDDEN, DIM_NONE, INIT_ONES },
-    { "transformer.h.%u.ln_2.bias", SLOT_NORM2_BIAS, DIM_HIDDEN, DIM_NONE, INIT_ZEROS },
-    { "transformer.h.%u.mlp.c_fc.weight", SLOT_UP, DIM_HIDDEN, DIM_FFN, INIT_NORMAL },
-    { "transformer.h.%u.mlp.c_fc.bias", SLOT_UP_BIAS, DIM_FFN, DIM_NONE, INIT_ZEROS },
-    { "transformer.h.%u.mlp.c_proj.weight", SLOT_DOWN, DIM_FFN, DIM_HIDDEN, INIT_RESIDUAL },
-    { "transformer.h.%u.mlp.c_proj.bias", SLOT_DOWN_BIAS, DIM_HIDDEN, DIM_NONE, INIT_ZEROS },
-    { "transformer.ln_f.weight", SLOT_FINAL_GAIN, DIM_HIDDEN, DIM_NONE, INIT_ONES },
-    { "transformer.ln_f.bias", SLOT_FINAL_BIAS, DIM_HIDDEN, DIM_NONE, INIT_ZEROS },
-    { "lm_head.weight", SLOT_HEAD, DIM_VOCAB, DIM_HIDDEN, INIT_NORMAL },
+    { "transformer.wte.weight", SLOT_EMBED, DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
+    { "transformer.wpe.weight", SLOT_POSITIONS, DIM_POSITIONS, DIM_HIDDEN, SPLIT_NONE, INIT_NORMAL },
+    { "transformer.h.%u.ln_1.weight", SLOT_NORM1_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES },
+    { "transformer.h.%u.ln_1.bias", SLOT_NORM1_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS },
+    { "transformer.h.%u.attn.c_attn.weight", SLOT_Q, DIM_HIDDEN, DIM_QKV, SPLIT_COLS, INIT_NORMAL },
+    { "transformer.h.%u.attn.c_attn.bias", SLOT_Q_BIAS, DIM_QKV, DIM_NONE, SPLIT_ROWS, INIT_ZEROS },
+    { "transformer.h.%u.attn.c_proj.weight", SLOT_OUT, DIM_Q, DIM_HIDDEN, SPLIT_ROWS, INIT_RESIDUAL },
+    { "transformer.h.%u.attn.c_proj.bias", SLOT_OUT_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS },
+    { "transformer.h.%u.ln_2.weight", SLOT_NORM2_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES },
+    { "transformer.h.%u.ln_2.bias", SLOT_NORM2_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS },
+    { "transformer.h.%u.mlp.c_fc.weight", SLOT_UP, DIM_HIDDEN, DIM_FFN, SPLIT_COLS, INIT_NORMAL },
+    { "transformer.h.%u.mlp.c_fc.bias", SLOT_UP_BIAS, DIM_FFN, DIM_NONE, SPLIT_ROWS, INIT_ZEROS },
+    { "transformer.h.%u.mlp.c_proj.weight", SLOT_DOWN, DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, INIT_RESIDUAL },
+    { "transformer.h.%u.mlp.c_proj.bias", SLOT_DOWN_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS },
+    { "transformer.ln_f.weight", SLOT_FINAL_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES },
+    { "transformer.ln_f.bias", SLOT_FINAL_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS },
+    { "lm_head.weight", SLOT_HEAD, DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
 };
 
 static const struct param_row llama_rows[] = {
-    { "model.embed_tokens.weight", SLOT_EMBED, DIM_VOCAB, DIM_HIDDEN, INIT_NORMAL },
-    { "model.layers.%u.input_layernorm.weight", SLOT_NORM1_GAIN, DIM_HIDDEN, DIM_NONE, INIT_ONES },
-    { "model.layers.%u.self_attn.q_proj.weight", SLOT_Q, DIM_Q, DIM_HIDDEN, INIT_NORMAL },
-    { "model.layers.%u.self_attn.k_proj.weight", SLOT_K, DIM_KV, DIM_HIDDEN, INIT_NORMAL },
-    { "model.layers.%u.self_attn.v_proj.weight", SLOT_V, DIM_KV, DIM_HIDDEN, INIT_NORMAL },
-    { "model.layers.%u.self_attn.o_proj.weight", SLOT_OUT, DIM_HIDDEN, DIM_Q, INIT_RESIDUAL },
-    { "model.layers.%u.post_attention_layernorm.weight", SLOT_NORM2_GAIN, DIM_HIDDEN, DIM_NONE, INIT_ONES },
-    { "model.layers.%u.mlp.gate_proj.weight", SLOT_GATE, DIM_FFN, DIM_HIDDEN, INIT_NORMAL },
-    { "model.layers.%u.mlp.up_proj.weight", SLOT_UP, DIM_FFN, DIM_HIDDEN, INIT_NORMAL },
-    { "model.layers.%u.mlp.down_proj.weight", SLOT_DOWN, DIM_HIDDEN, DIM_FFN, INIT_RESIDUAL },
-    { "model.norm.weight", SLOT_FINAL_GAIN, DIM_HIDDEN, DIM_NONE, INIT_ONES },
-    { "lm_head.weight", SLOT_HEAD, DIM_VOCAB, DIM_HIDDEN, INIT_NORMAL },
+    { "model.embed_tokens.weight", SLOT_EMBED, DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
+    { "model.layers.%u.input_layernorm.weight", SLOT_NORM1_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES },
+    { "model.layers.%u.self_attn.q_proj.weight", SLOT_Q, DIM_Q, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
+    { "model.layers.%u.self_attn.k_proj.weight", SLOT_K, DIM_KV, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
+    { "model.layers.%u.self_attn.v_proj.weight", SLOT_V, DIM_KV, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
+    { "model.layers.%u.self_attn.o_proj.weight", SLOT_OUT, DIM_HIDDEN, DIM_Q, SPLIT_COLS, INIT_RESIDUAL },
+    { "model.layers.%u.post_attention_layernorm.weight", SLOT_NORM2_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES },
+    { "model.layers.%u.mlp.gate_proj.weight", SLOT_GATE, DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
+    { "model.layers.%u.mlp.up_proj.weight", SLOT_UP, DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
+    { "model.layers.%u.mlp.down_proj.weight", SLOT_DOWN, DIM_HIDDEN, DIM_FFN, SPLIT_COLS, INIT_RESIDUAL },
+    { "model.norm.weight", SLOT_FINAL_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES },
+    { "lm_head.weight", SLOT_HEAD, DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
 };
 
 struct family_table {
@@ -70,6 +73,21 @@ const struct family_desc *family_desc(enum family family)
     return &families[family].desc;
 }
 
+struct share share_all(uint64_t layers)
+{
+    return (struct share){ .tp = 1, .pipe = { .schedule = PIPE_1F1B, .stages = 1, .chunks = 1, .layers = layers } };
+}
+
+bool share_is_first(const struct share *s)
+{
+    return s->stage == 0;
+}
+
+bool share_is_last(const struct share *s)
+{
+    return s->stage + 1 == s->pipe.stages;
+}
+
 static uint64_t dim_size(const struct model_conf *c, enum dim d)
 {
     switch (d) {
@@ -85,78 +103,251 @@ static uint64_t dim_size(const struct model_conf *c, enum dim d)
     return 1;
 }
 
+/* ---- logical tensors ---- */
+
 static void add_param(struct registry *r, const struct model_conf *c, const struct param_row *row, uint64_t layer)
 {
     struct param *p = &r->list[r->count];
-    char *name = p->name;
     const char *mark = strstr(row->name, "%u");
     if (mark != NULL) {
-        snprintf(name, REGISTRY_NAME_BYTES, "%.*s%llu%s", (int)(mark - row->name), row->name, (unsigned long long)layer,
-                 mark + 2);
+        snprintf(p->name, REGISTRY_NAME_BYTES, "%.*s%llu%s", (int)(mark - row->name), row->name,
+                 (unsigned long long)layer, mark + 2);
     } else {
-        snprintf(name, REGISTRY_NAME_BYTES, "%s", row->name);
+        snprintf(p->name, REGISTRY_NAME_BYTES, "%s", row->name);
     }
     p->rank = row->cols == DIM_NONE ? 1 : 2;
     p->shape[0] = dim_size(c, row->rows);
     p->shape[1] = dim_size(c, row->cols);
     p->elements = p->shape[0] * p->shape[1];
-    uint64_t rows = row->rows == DIM_VOCAB ? order_pad_vocab(p->shape[0]) : p->shape[0];
-    p->stored = (rows * p->shape[1] + 15) / 16 * 16;
-    p->offset = r->stored;
     p->init = row->init;
     p->decay = p->rank == 2;
-    r->slot_of[layer * SLOT_COUNT + row->slot] = r->count;
     r->count++;
     r->elements += p->elements;
-    r->stored += p->stored;
 }
 
-enum err registry_init(struct registry *r, const struct model_conf *c)
+/* The rows of one layer stand together: [first, end) of the table. */
+static struct order_range layer_rows(const struct family_table *t)
 {
-    *r = (struct registry){ 0 };
-    const struct family_table *t = &families[c->family];
-    void *mem = NULL;
+    struct order_range layer = { 0, t->count };
+    while (t->rows[layer.lo].slot < SLOT_LAYER_FIRST) {
+        layer.lo++;
+    }
+    for (layer.hi = layer.lo; layer.hi < t->count && t->rows[layer.hi].slot >= SLOT_LAYER_FIRST;) {
+        layer.hi++;
+    }
+    return layer;
+}
+
+static bool has_row(const struct model_conf *c, const struct param_row *row)
+{
+    return row->slot != SLOT_HEAD || !c->tied;
+}
+
+static void list_params(struct registry *r, const struct model_conf *c, const struct family_table *t)
+{
+    struct order_range layer = layer_rows(t);
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (i == layer.lo) {
+            for (uint64_t n = 0; n < c->layers; n++) {
+                for (uint64_t j = layer.lo; j < layer.hi; j++) {
+                    add_param(r, c, &t->rows[j], n);
+                }
+            }
+        }
+        if ((i < layer.lo || i >= layer.hi) && has_row(c, &t->rows[i])) {
+            add_param(r, c, &t->rows[i], 0);
+        }
+    }
+}
+
+/* The number of the tensor that list_params made of table row `row` for `layer`. */
+static uint32_t param_number(const struct model_conf *c, const struct family_table *t, uint32_t row, uint64_t layer)
+{
+    struct order_range layers = layer_rows(t);
+    uint64_t width = layers.hi - layers.lo;
+    if (row < layers.lo) {
+        return row;
+    }
+    if (row < layers.hi) {
+        return (uint32_t)(layers.lo + layer * width + (row - layers.lo));
+    }
+    return (uint32_t)(layers.lo + c->layers * width + (row - layers.hi));
+}
+
+/* ---- what this rank holds ---- */
+
+struct builder {
+    struct registry *r;
+    const struct model_conf *c;
+    const struct family_table *t;
+    const struct share *share;
+};
+
+/* A stretch of the divided dimension: this rank's part of [first, first + size), of which `real` rows exist. */
+struct stretch {
+    uint64_t first, count, padded;
+};
+
+static struct stretch own_stretch(const struct builder *b, enum dim d, uint64_t first, uint64_t size, bool split)
+{
+    uint32_t tp = split ? b->share->tp : 1, rank = split ? b->share->tp_rank : 0;
+    if (d == DIM_VOCAB) {
+        uint64_t padded = order_pad_vocab(size) / tp, lo = rank * padded;
+        uint64_t real = lo >= size ? 0 : size - lo < padded ? size - lo : padded;
+        return (struct stretch){ lo < size ? lo : size, real, padded };
+    }
+    struct order_range part = order_segment(size, tp, rank);
+    return (struct stretch){ first + part.lo, part.hi - part.lo, part.hi - part.lo };
+}
+
+/* Add the box of table row `row` whose divided dimension is this rank's part of [first, first + size). */
+static void add_box(const struct builder *b, uint32_t row, uint64_t layer, uint32_t part, struct order_range divided)
+{
+    struct registry *r = b->r;
+    const struct param_row *pr = &b->t->rows[row];
+    struct bucket *bucket = &r->buckets[r->bucket_count];
+    bool split_rows = pr->split == SPLIT_ROWS, split_cols = pr->split == SPLIT_COLS;
+    uint64_t size = divided.hi - divided.lo;
+    struct stretch rows = split_cols ? own_stretch(b, pr->rows, 0, dim_size(b->c, pr->rows), false)
+                                     : own_stretch(b, pr->rows, divided.lo, size, split_rows);
+    struct stretch cols = split_cols ? own_stretch(b, pr->cols, divided.lo, size, true)
+                                     : own_stretch(b, pr->cols, 0, dim_size(b->c, pr->cols), false);
+    struct shard *s = &r->shards[r->shard_count];
+    *s = (struct shard){
+        .param = param_number(b->c, b->t, row, layer), .bucket = r->bucket_count,
+        .row0 = rows.first, .rows = rows.count, .col0 = cols.first, .cols = cols.count,
+        .offset = bucket->stored, .stored = (rows.padded * cols.padded + 15) / 16 * 16,
+        .replicated = pr->split == SPLIT_NONE,
+        .copy = pr->slot == SLOT_EMBED && !share_is_first(b->share),
+    };
+    bucket->stored += s->stored;
+    bucket->replicated += s->replicated ? s->stored : 0;
+    bucket->shards++;
+    uint64_t slot_row = pr->slot < SLOT_LAYER_FIRST ? 0 : layer;
+    r->slot_of[slot_row * SLOT_COUNT + pr->slot + part] = r->shard_count++;
+}
+
+/* All boxes of one table row: one, or three of a fused projection. */
+static void add_boxes(const struct builder *b, uint32_t row, uint64_t layer)
+{
+    const struct param_row *pr = &b->t->rows[row];
+    const struct model_conf *c = b->c;
+    enum dim divided = pr->split == SPLIT_COLS ? pr->cols : pr->rows;
+    if (divided != DIM_QKV) {
+        add_box(b, row, layer, 0, (struct order_range){ 0, dim_size(c, divided) });
+        return;
+    }
+    uint64_t q = dim_size(c, DIM_Q), kv = dim_size(c, DIM_KV);
+    const uint64_t ends[4] = { 0, q, q + kv, q + 2 * kv };
+    for (uint32_t i = 0; i < 3; i++) {
+        add_box(b, row, layer, i, (struct order_range){ ends[i], ends[i + 1] });
+    }
+}
+
+/* One bucket of table rows [first, end), replicated ones first; nothing when there is no row. */
+static void add_bucket(const struct builder *b, enum bucket_kind kind, struct order_range rows, uint64_t layer)
+{
+    struct registry *r = b->r;
+    struct bucket *bucket = &r->buckets[r->bucket_count];
+    *bucket = (struct bucket){ .kind = kind, .offset = r->stored, .first_shard = r->shard_count };
+    for (int replicated = 1; replicated >= 0; replicated--) {
+        for (uint64_t i = rows.lo; i < rows.hi; i++) {
+            if (has_row(b->c, &b->t->rows[i]) && (b->t->rows[i].split == SPLIT_NONE) == (replicated == 1)) {
+                add_boxes(b, (uint32_t)i, layer);
+            }
+        }
+    }
+    if (bucket->shards > 0) {
+        r->stored += bucket->stored;
+        r->bucket_count++;
+    }
+}
+
+/* A bucket of every table row in [first, end) with one of two slots (twice the same: one). */
+static void add_global(const struct builder *b, enum bucket_kind kind, enum slot slot, enum slot other)
+{
+    struct order_range rows = { b->t->count, 0 };
+    for (uint32_t i = 0; i < b->t->count; i++) {
+        if (b->t->rows[i].slot == slot || b->t->rows[i].slot == other) {
+            rows.lo = rows.lo < i ? rows.lo : i;
+            rows.hi = i + 1;
+        }
+    }
+    add_bucket(b, kind, rows, 0);
+}
+
+static void list_shards(const struct builder *b)
+{
+    const struct share *s = b->share;
+    bool first = share_is_first(s), last = share_is_last(s);
+    if (first || (last && b->c->tied)) {
+        b->r->embed_bucket = b->c->tied && s->pipe.stages > 1 ? b->r->bucket_count : REGISTRY_NONE;
+        add_global(b, BUCKET_VOCAB, SLOT_EMBED, SLOT_EMBED);
+    }
+    if (first) {
+        add_global(b, BUCKET_POSITIONS, SLOT_POSITIONS, SLOT_POSITIONS);
+    }
+    for (uint32_t chunk = 0; chunk < s->pipe.chunks; chunk++) {
+        struct order_range layers = pipe_layers(&s->pipe, s->stage, chunk);
+        for (uint64_t layer = layers.lo; layer < layers.hi; layer++) {
+            add_bucket(b, BUCKET_LAYER, layer_rows(b->t), layer);
+        }
+    }
+    if (last) {
+        add_global(b, BUCKET_FINAL, SLOT_FINAL_GAIN, SLOT_FINAL_BIAS);
+        add_global(b, BUCKET_VOCAB, SLOT_HEAD, SLOT_HEAD);
+    }
+}
+
+/* Each array is reserved for the longest case: every tensor, three boxes of each, a bucket of each layer and four more. */
+static enum err reserve(struct registry *r, const struct model_conf *c, size_t rows)
+{
+    void *mem;
+    size_t tensors = rows * c->layers;
     TRY(mem_alloc(&mem, c->layers * SLOT_COUNT, sizeof(uint32_t)));
     r->slot_of = mem;
     memset(r->slot_of, 0xff, c->layers * SLOT_COUNT * sizeof(uint32_t));
-    enum err err = mem_alloc(&mem, (size_t)t->count * c->layers, sizeof(struct param));
+    TRY(mem_alloc(&mem, tensors, sizeof(struct param)));
+    r->list = mem;
+    TRY(mem_alloc(&mem, 3 * tensors, sizeof(struct shard)));
+    r->shards = mem;
+    TRY(mem_alloc(&mem, c->layers + 5, sizeof(struct bucket)));
+    r->buckets = mem;
+    return OK;
+}
+
+enum err registry_init(struct registry *r, const struct model_conf *c, const struct share *share)
+{
+    const struct family_table *t = &families[c->family];
+    *r = (struct registry){ .embed_bucket = REGISTRY_NONE };
+    enum err err = reserve(r, c, t->count);
     if (err != OK) {
         registry_release(r);
         return err;
     }
-    r->list = mem;
-    for (uint32_t i = 0; i < t->count;) {
-        if (t->rows[i].slot < SLOT_LAYER_FIRST) {
-            if (t->rows[i].slot != SLOT_HEAD || !c->tied) {
-                add_param(r, c, &t->rows[i], 0);
-            }
-            i++;
-            continue;
-        }
-        uint32_t end = i; /* the rows of one layer stand together */
-        while (end < t->count && t->rows[end].slot >= SLOT_LAYER_FIRST) {
-            end++;
-        }
-        for (uint64_t layer = 0; layer < c->layers; layer++) {
-            for (uint32_t j = i; j < end; j++) {
-                add_param(r, c, &t->rows[j], layer);
-            }
-        }
-        i = end;
-    }
+    list_params(r, c, t);
+    list_shards(&(struct builder){ r, c, t, share });
     return OK;
 }
 
 void registry_release(struct registry *r)
 {
     free(r->list);
+    free(r->shards);
+    free(r->buckets);
     free(r->slot_of);
     *r = (struct registry){ 0 };
 }
 
-const struct param *registry_find(const struct registry *r, uint64_t layer, enum slot slot)
+const struct shard *registry_find(const struct registry *r, uint64_t layer, enum slot slot)
 {
     uint64_t row = slot < SLOT_LAYER_FIRST ? 0 : layer;
     uint32_t index = r->slot_of[row * SLOT_COUNT + slot];
-    return index == UINT32_MAX ? NULL : &r->list[index];
+    return index == REGISTRY_NONE ? NULL : &r->shards[index];
+}
+
+struct box_map registry_map(const struct registry *r, const struct shard *s)
+{
+    uint64_t ld = r->list[s->param].shape[1];
+    return (struct box_map){ s->row0 * ld + s->col0, s->cols, ld };
 }

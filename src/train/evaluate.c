@@ -2,14 +2,6 @@
  * summed exactly, so that the batch size of the evaluation changes nothing. */
 #include "train/evaluate.h"
 
-static void fill_empty(uint64_t length, int32_t *input, int32_t *target)
-{
-    for (uint64_t t = 0; t < length; t++) {
-        input[t] = 0;
-        target[t] = SAMPLER_NO_TARGET;
-    }
-}
-
 static void show_progress(const struct evaluate_options *o, uint64_t done, uint64_t windows, double seconds)
 {
     char left[32];
@@ -19,26 +11,51 @@ static void show_progress(const struct evaluate_options *o, uint64_t done, uint6
                       log_duration(seconds / (double)done * (double)(windows - done), left));
 }
 
+/* Windows [lo, hi), at most o->sequences, as this rank sees them. */
+static enum err load_windows(struct model *m, const struct evaluate_options *o, uint64_t lo, uint64_t hi)
+{
+    uint64_t length = o->sampler->seq_length, local = model_local_length(m);
+    for (uint64_t w = lo; w < hi; w++) {
+        int32_t *in = o->input + (w - lo) * local, *to = o->target + (w - lo) * local;
+        if (o->pipeline == NULL) {
+            TRY(sampler_eval_get(o->sampler, w, in, to));
+            continue;
+        }
+        TRY(sampler_eval_get(o->sampler, w, o->sequence, o->sequence + length));
+        model_local_tokens(m, o->sequence, in);
+        model_local_tokens(m, o->sequence + length, to);
+    }
+    return OK;
+}
+
+/* Round after round, each data-parallel index takes its windows of the round; some may get none at the end. */
 static enum err add_windows(struct model *m, const struct evaluate_options *o, uint64_t windows,
                             struct model_loss *loss)
 {
-    uint64_t length = o->sampler->seq_length;
+    const struct ranks *r = o->pipeline != NULL ? o->pipeline->ranks : NULL;
+    uint64_t dp = r != NULL ? r->layout.dp : 1, at = r != NULL ? r->at.dp : 0, round = dp * o->sequences;
     double started = log_seconds();
-    for (uint64_t w = 0; w < windows; w += o->sequences) {
-        for (uint64_t i = 0; i < o->sequences; i++) {
-            int32_t *in = o->input + i * length, *to = o->target + i * length;
-            if (w + i < windows) {
-                TRY(sampler_eval_get(o->sampler, w + i, in, to));
-            } else {
-                fill_empty(length, in, to);
-            }
-        }
-        model_eval(m, o->sequences, o->input, o->target, loss, NULL);
+    for (uint64_t first = 0; first < windows; first += round) {
+        uint64_t lo = first + at * o->sequences, hi = lo + o->sequences;
+        lo = lo < windows ? lo : windows;
+        hi = hi < windows ? hi : windows;
+        TRY(load_windows(m, o, lo, hi));
+        const struct micro b = { .sequences = hi - lo, .token = o->input, .target = o->target };
+        TRY(o->pipeline != NULL ? pipeline_eval(o->pipeline, &b, loss) : model_eval(m, &b, loss, NULL));
         if (o->progress != NULL) {
-            uint64_t done = w + o->sequences < windows ? w + o->sequences : windows;
-            show_progress(o, done, windows, log_seconds() - started);
+            show_progress(o, first + round < windows ? first + round : windows, windows, log_seconds() - started);
         }
     }
+    return OK;
+}
+
+/* Over all ranks; those of a tensor-parallel group have the same losses, of which one counts. */
+static enum err sum_losses(const struct ranks *r, struct model_loss *loss)
+{
+    int64_t count = r->at.tp == 0 ? 1 : 0;
+    int64_t all[] = { count * loss->sum, count * (int64_t)loss->tokens, loss->bad ? 1 : 0 };
+    TRY(comm_sum_i64(r->all, all, 3));
+    *loss = (struct model_loss){ .sum = all[0], .tokens = (uint64_t)all[1], .bad = all[2] != 0 };
     return OK;
 }
 
@@ -52,6 +69,9 @@ enum err evaluate(struct model *m, const struct evaluate_options *o, struct eval
         log_progress_end(o->progress); /* also before an error: a message starts its own line */
     }
     TRY(err);
+    if (o->pipeline != NULL) {
+        TRY(sum_losses(o->pipeline->ranks, &loss));
+    }
     if (loss.bad || loss.tokens == 0) {
         return FAIL(ERR_RUN,
                     "evaluation: a loss is not finite (%llu tokens counted) | check the checkpoint with `invar "

@@ -5,13 +5,6 @@
 #include "train/optimizer.h"
 
 #include "base/fmath.h"
-#include "base/hash.h"
-
-void optimizer_layout(struct optimizer *o, const struct model *m, struct arena *a)
-{
-    o->m = arena_take(a, model_registry(m)->stored, sizeof(float));
-    o->v = arena_take(a, model_registry(m)->stored, sizeof(float));
-}
 
 static double power_of_two(int32_t exponent)
 {
@@ -25,16 +18,30 @@ static double power_of_two(int32_t exponent)
     return x;
 }
 
-double optimizer_grad_norm(struct model *m, struct kern *k, int32_t grad_scale_log2, uint64_t tokens, bool *bad)
+bool optimizer_counts(const struct holdings *h, const struct shard *s)
 {
-    const struct registry *r = model_registry(m);
-    struct fixed_wide sum = { { 0 } };
-    for (uint32_t i = 0; i < r->count; i++) {
-        struct fixed_wide part = { { 0 } };
-        kern_grad_square_sum(k, r->list[i].elements, model_grads(m) + r->list[i].offset, &part, bad);
-        fixed_wide_add(&sum, &part);
+    return !s->copy && (!s->replicated || h->ranks->at.tp == 0);
+}
+
+void optimizer_squares(const struct holdings *h, struct fixed_wide *sum, bool *bad)
+{
+    *sum = (struct fixed_wide){ { 0 } };
+    for (uint32_t i = 0; i < h->reg->shard_count; i++) {
+        const struct shard *s = &h->reg->shards[i];
+        const struct holding *own = &h->of[s->bucket];
+        struct piece at = holdings_piece(s, own->slice);
+        if (at.begin < at.end && optimizer_counts(h, s)) {
+            struct fixed_wide part = { { 0 } };
+            kern_grad_square_sum(h->kern, at.end - at.begin, own->g + (s->offset + at.begin - own->g_at.lo), &part,
+                                 bad);
+            fixed_wide_add(sum, &part);
+        }
     }
-    return fmath_sqrt(fixed_wide_value(&sum)) * power_of_two(-grad_scale_log2) / (double)tokens;
+}
+
+double optimizer_norm(const struct fixed_wide *sum, int32_t grad_scale_log2, uint64_t tokens)
+{
+    return fmath_sqrt(fixed_wide_value(sum)) * power_of_two(-grad_scale_log2) / (double)tokens;
 }
 
 /* 1 - beta^step by repeated squaring: the same operations for the same step everywhere. */
@@ -50,15 +57,14 @@ static double bias_correction(double beta, uint64_t step)
     return 1.0 - power;
 }
 
-uint64_t optimizer_step(struct optimizer *o, struct model *m, struct kern *k, const struct conf *c,
-                        const struct optimizer_update *u)
+/* What is the same for every parameter of a step. */
+static struct adamw step_constants(const struct conf *c, const struct optimizer_update *u)
 {
-    const struct registry *r = model_registry(m);
     double clip = 1.0;
     if (c->max_grad_norm > 0.0 && u->grad_norm + 1e-6 > c->max_grad_norm) {
         clip = c->max_grad_norm / (u->grad_norm + 1e-6);
     }
-    struct adamw a = {
+    return (struct adamw){
         .grad_factor = power_of_two(-(int32_t)c->grad_scale_log2) / (double)u->tokens * clip,
         .lr = (float)u->lr,
         .beta1 = (float)c->adam_beta1,
@@ -67,37 +73,41 @@ uint64_t optimizer_step(struct optimizer *o, struct model *m, struct kern *k, co
         .step_size = (float)(u->lr / bias_correction(c->adam_beta1, u->step)),
         .rsqrt_correction2 = (float)(1.0 / fmath_sqrt(bias_correction(c->adam_beta2, u->step))),
     };
-    uint64_t state = 0;
-    for (uint32_t i = 0; i < r->count; i++) {
-        const struct param *p = &r->list[i];
-        uint64_t sum = 0;
-        a.weight_decay = p->decay ? (float)c->weight_decay : 0.0f;
-        kern_adamw(k, p->elements, &a, model_params(m) + p->offset, o->m + p->offset, o->v + p->offset,
-                   model_grads(m) + p->offset, 0, &sum);
-        state += hash_tensor(p->name, sum);
+}
+
+void optimizer_step(const struct holdings *h, const struct conf *c, const struct optimizer_update *u,
+                    uint64_t *box_hash)
+{
+    struct adamw a = step_constants(c, u);
+    for (uint32_t i = 0; i < h->reg->shard_count; i++) {
+        const struct shard *s = &h->reg->shards[i];
+        const struct holding *own = &h->of[s->bucket];
+        const struct box_map map = registry_map(h->reg, s);
+        struct piece at = holdings_piece(s, own->m_at);
+        box_hash[i] = 0;
+        if (at.begin < at.end) {
+            uint64_t e = s->offset + at.begin;
+            a.weight_decay = h->reg->list[s->param].decay ? (float)c->weight_decay : 0.0f;
+            kern_adamw(h->kern, at.end - at.begin, &a, own->p + (e - own->p_at.lo), own->m + (e - own->m_at.lo),
+                       own->v + (e - own->m_at.lo), own->g + (e - own->g_at.lo), &map, at.begin, &box_hash[i]);
+        }
     }
-    return state;
 }
 
-void optimizer_zero_grads(struct model *m)
+void optimizer_hash(const struct holdings *h, uint64_t *box_hash)
 {
-    memset(model_grads(m), 0, model_registry(m)->stored * sizeof(int64_t));
-}
-
-uint64_t optimizer_state_hash(struct model *m, struct kern *k)
-{
-    const struct registry *r = model_registry(m);
-    uint64_t state = 0;
-    for (uint32_t i = 0; i < r->count; i++) {
-        const struct param *p = &r->list[i];
-        state += hash_tensor(p->name, kern_hash(k, p->elements, model_params(m) + p->offset, 0));
+    for (uint32_t i = 0; i < h->reg->shard_count; i++) {
+        const struct shard *s = &h->reg->shards[i];
+        const struct holding *own = &h->of[s->bucket];
+        const struct box_map map = registry_map(h->reg, s);
+        struct piece at = holdings_piece(s, own->m_at);
+        const float *p = own->p + (s->offset + at.begin - own->p_at.lo);
+        box_hash[i] = at.begin < at.end ? kern_hash(h->kern, at.end - at.begin, p, &map, at.begin) : 0;
     }
-    return state;
 }
 
-enum err optimizer_describe(const struct model *m, const struct conf *c, struct buf *out)
+enum err optimizer_describe(const struct registry *r, const struct conf *c, struct buf *out)
 {
-    const struct registry *r = model_registry(m);
     unsigned long long tensors[2] = { 0 }, elements[2] = { 0 };
     for (uint32_t i = 0; i < r->count; i++) {
         tensors[r->list[i].decay]++;

@@ -1,32 +1,31 @@
 /* Why this exists: the loop around the step: what is reported, evaluated and saved, and when. */
 #include "base/file.h"
 #include "ckpt/ckpt.h"
+#include "train/optimizer.h"
 #include "train/output.h"
 #include "train/trainer.h"
 
+#define RECORDER_FOLDER "recorder"
 #define REJECTED_MAX 5u /* steps in a row that may be rejected before the run gives up */
-
-/* Everything that is allocated for the run: the arena and the packing buffers. */
-static uint64_t planned_bytes(const struct trainer *t)
-{
-    return t->arena.used + kern_workspace_bytes(pool_threads(t->pool));
-}
 
 static enum err print_start(struct trainer *t)
 {
     const struct conf *c = t->conf;
     struct buf text = { 0 };
-    char memory[32], model_bytes[32];
+    char memory[32], model_bytes[32], work_bytes[32];
+    uint32_t ranks = comm_size(t->ranks.all);
     const struct registry *r = model_registry(t->model);
     enum err err;
     TRY_OUT(conf_print(c, &text));
     TRY_OUT(buf_printf(&text, "\nmodel: %llu parameters in %u tensors\n", (unsigned long long)r->elements, r->count));
-    TRY_OUT(optimizer_describe(t->model, c, &text));
-    TRY_OUT(buf_printf(&text, "memory: %s planned (weights, moments and gradients %s)\n",
-                       log_bytes(planned_bytes(t), memory), log_bytes(r->stored * 20, model_bytes)));
+    TRY_OUT(optimizer_describe(r, c, &text));
+    uint64_t work, kept = holdings_bytes(&t->holdings, &work);
+    TRY_OUT(buf_printf(&text, "memory%s: %s planned (weights, moments and gradients %s%s%s)\n", ranks > 1 ? " of rank 0" : "",
+                       log_bytes(trainer_planned_bytes(t), memory), log_bytes(kept, model_bytes),
+                       work > 0 ? ", work buffers of them " : "", work > 0 ? log_bytes(work, work_bytes) : ""));
     t->peak_gflops = kern_peak_gflops(t->kern);
-    TRY_OUT(buf_printf(&text, "machine: %u threads, %s, %.0f GFLOP/s measured peak (fp32)\n", pool_threads(t->pool),
-                       kern_isa_name(kern_isa(t->kern)), t->peak_gflops));
+    TRY_OUT(buf_printf(&text, "machine: %u ranks x %u threads, %s, %.0f GFLOP/s measured peak of a rank (fp32)\n", ranks,
+                       pool_threads(t->pool), kern_isa_name(kern_isa(t->kern)), t->peak_gflops));
     TRY_OUT(buf_printf(&text, "data: %llu tokens, %llu samples of %llu tokens; %llu steps are %.2f epochs\n\n",
                        (unsigned long long)store_tokens(t->data), (unsigned long long)t->sampler.samples,
                        (unsigned long long)c->seq_length, (unsigned long long)c->max_steps,
@@ -61,15 +60,37 @@ static enum err prepare_folder(struct trainer *t)
     TRY_OUT(conf_save(c, &yaml));
     TRY_OUT(file_replace(path, yaml.data, yaml.bytes));
     TRY_OUT(metrics_open(&t->metrics, c->output_dir, c->report_tensorboard, t->step));
+    if (comm_size(t->ranks.all) > 1) {
+        free(path);
+        path = NULL;
+        TRY_OUT(file_join(&path, c->output_dir, RECORDER_FOLDER));
+        TRY_OUT(file_make_folder(path));
+    }
 out:
     free(path);
     buf_release(&yaml);
     return err;
 }
 
+/* From here on this rank's calls are recorded, and somebody who is late is named. */
+static enum err watch(struct trainer *t)
+{
+    char *folder;
+    if (comm_size(t->ranks.all) == 1) {
+        return OK;
+    }
+    TRY(file_join(&folder, t->conf->output_dir, RECORDER_FOLDER));
+    enum err err = comm_watch(t->ranks.world, folder, t->conf->distributed_timeout);
+    free(folder);
+    return err;
+}
+
 static enum err report_step(struct trainer *t, const struct step_report *r, struct log_progress *p, double eta_s)
 {
     const struct conf *c = t->conf;
+    if (!t->leads) {
+        return OK;
+    }
     double tokens_s = (double)(c->global_batch_size * c->seq_length) / r->seconds;
     double gflops = tokens_s * model_train_flops_per_token(&c->model, c->seq_length) * 1e-9;
     bool last = r->step == c->max_steps;
@@ -79,7 +100,7 @@ static enum err report_step(struct trainer *t, const struct step_report *r, stru
         "step %llu/%llu  loss %.4f  lr %.3g  |grad| %.3f%s  %.0f tokens/s  %.0f GFLOP/s (%.0f %% of peak)  "
         "%s  %s left",
         (unsigned long long)r->step, (unsigned long long)c->max_steps, r->loss, r->lr, r->grad_norm,
-        r->rejected ? " REJECTED" : "", tokens_s, gflops, 100.0 * gflops / t->peak_gflops,
+        r->rejected ? " REJECTED" : "", tokens_s, gflops, 100.0 * gflops / (t->peak_gflops * comm_size(t->ranks.all)),
         log_bytes(mem_peak_bytes(), memory), log_duration(eta_s, left));
     const struct metric list[] = {
         { "loss", r->loss },         { "learning_rate", r->lr },   { "grad_norm", r->grad_norm },
@@ -97,10 +118,15 @@ static enum err validate(struct trainer *t, struct log_progress *p)
     struct evaluation e;
     const struct conf *c = t->conf;
     const struct evaluate_options o = {
-        .sampler = &t->eval_sampler, .sequences = c->micro_batch_size, .input = t->input, .target = t->target,
-        .windows = c->eval_iters * c->global_batch_size,
+        .sampler = &t->eval_sampler, .pipeline = &t->pipeline, .sequences = c->micro_batch_size, .input = t->input,
+        .target = t->target, .sequence = t->sequence, .windows = c->eval_iters * c->global_batch_size,
     };
+    comm_phase(t->ranks.world, PHASE_EVAL, t->step, 0);
+    t->loaded = UINT64_MAX; /* the scratch of micro-batches is used */
     TRY(evaluate(t->model, &o, &e));
+    if (!t->leads) {
+        return OK;
+    }
     log_progress_end(p);
     log_note("step %llu: validation loss %.4f over %llu tokens", (unsigned long long)t->step, e.loss,
              (unsigned long long)e.tokens);
@@ -118,7 +144,11 @@ static enum err save(struct trainer *t, struct log_progress *p)
     if (t->saved_step == t->step) {
         return OK;
     }
+    comm_phase(t->ranks.world, PHASE_SAVE, t->step, 0);
     TRY(trainer_save(t));
+    if (!t->leads) {
+        return OK;
+    }
     log_progress_end(p);
     log_note("step %llu: saved %s/step-%llu, state %016llx", (unsigned long long)t->step, t->checkpoints,
              (unsigned long long)t->step, (unsigned long long)t->state_hash);
@@ -137,7 +167,7 @@ static enum err check_rejected(const struct trainer *t)
                 (unsigned long long)t->step, t->rejected_in_a_row, (long long)t->conf->grad_scale_log2);
 }
 
-static enum err loop(struct trainer *t, const volatile sig_atomic_t *stop, struct log_progress *p)
+static enum err loop(struct trainer *t, struct log_progress *p)
 {
     const struct conf *c = t->conf;
     double started = log_seconds();
@@ -154,7 +184,7 @@ static enum err loop(struct trainer *t, const volatile sig_atomic_t *stop, struc
         if (t->step == c->max_steps || due(t->step, c->save_steps, c->max_steps)) {
             TRY(save(t, p));
         }
-        if (*stop != 0) {
+        if (t->stopping) {
             TRY(save(t, p));
             return FAIL(ERR_INTERRUPT, "interrupted after step %llu; the state is saved | continue with "
                                        "--resume_from_checkpoint latest",
@@ -164,20 +194,32 @@ static enum err loop(struct trainer *t, const volatile sig_atomic_t *stop, struc
     return OK;
 }
 
+/* What only the leading rank does before the first step. */
+static enum err prepare(struct trainer *t)
+{
+    if (!t->leads) {
+        return OK;
+    }
+    TRY(print_start(t));
+    return prepare_folder(t);
+}
+
 enum err trainer_run(struct trainer *t, const volatile sig_atomic_t *stop)
 {
     struct log_progress p;
     char peak[32], planned[32], seconds[32];
     log_progress_init(&p, 5.0);
-    TRY(print_start(t));
-    TRY(prepare_folder(t));
+    t->stop = stop;
+    TRY(comm_agree(t->ranks.all, prepare(t)));
+    TRY(comm_agree(t->ranks.all, watch(t)));
     double started = log_seconds();
-    enum err err = loop(t, stop, &p);
+    enum err err = loop(t, &p);
     log_progress_end(&p);
-    if (err == OK) {
+    if (err == OK && t->leads) {
         log_note("done: %llu steps in %s, peak memory %s (%s planned), state %016llx", (unsigned long long)t->step,
                  log_duration(log_seconds() - started, seconds), log_bytes(mem_peak_bytes(), peak),
-                 log_bytes(planned_bytes(t), planned), (unsigned long long)t->state_hash);
+                 log_bytes(trainer_planned_bytes(t), planned), (unsigned long long)t->state_hash);
     }
-    return err;
+    /* Interrupted: all ranks were, after the same step. Else the others must not wait for this one. */
+    return err == OK || err == ERR_INTERRUPT ? err : comm_fail(t->ranks.world, err);
 }

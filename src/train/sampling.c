@@ -150,7 +150,7 @@ static enum err write_text(const struct writer *w, const struct tokens *prompt, 
     struct buf text = { 0 };
     enum err err = OK;
     g->sink(g->sink_arg, g->prompt, strlen(g->prompt));
-    model_infer(w->m, 0, prompt->count, prompt->id, false, w->logits);
+    TRY_OUT(model_infer(w->m, 0, prompt->count, prompt->id, false, w->logits));
     for (out->new_tokens = 0; out->new_tokens < g->max_new_tokens;) {
         TRY_OUT(check_finite(w->logits, vocab, at));
         int32_t next = sample_token(w->logits, vocab, &g->sampling, at, w->scratch);
@@ -167,7 +167,7 @@ static enum err write_text(const struct writer *w, const struct tokens *prompt, 
             out->full = true;
             break;
         }
-        model_infer(w->m, at++, 1, &next, false, w->logits);
+        TRY_OUT(model_infer(w->m, at++, 1, &next, false, w->logits));
     }
     emit(g, &text, true);
 out:

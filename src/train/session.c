@@ -8,11 +8,26 @@
 
 static void layout(struct session *s, const struct model_shape *shape)
 {
+    model_layout_storage(s->model, &s->arena, &s->lists);
     model_layout(s->model, &s->arena);
     if (shape->mode == MODEL_EVAL) {
         s->input = arena_take(&s->arena, mem_mul(shape->sequences, shape->seq_length), sizeof(int32_t));
         s->target = arena_take(&s->arena, mem_mul(shape->sequences, shape->seq_length), sizeof(int32_t));
     }
+}
+
+static enum err read_weights(struct session *s)
+{
+    void *mem;
+    const struct registry *r = model_registry(s->model);
+    TRY(mem_alloc(&mem, r->bucket_count, sizeof(struct kept)));
+    struct kept *kept = mem;
+    for (uint32_t b = 0; b < r->bucket_count; b++) {
+        kept[b] = (struct kept){ s->lists.p[b], { 0, r->buckets[b].stored } };
+    }
+    enum err err = state_read_weights(s->ckpt, r, kept);
+    free(kept);
+    return err;
 }
 
 static enum err open_model(struct session *s, const struct session_options *o, uint64_t grain)
@@ -30,12 +45,16 @@ static enum err open_model(struct session *s, const struct session_options *o, u
                     (unsigned long long)shape.seq_length, (unsigned long long)c->positions,
                     (unsigned long long)c->positions);
     }
-    TRY(model_new(&s->model, c, &shape, s->kern));
+    const struct model_place place = model_place_single(c);
+    void *mem;
+    TRY(model_new(&s->model, c, &shape, &place, s->kern));
+    TRY(mem_alloc(&mem, model_registry(s->model)->bucket_count, sizeof(float *)));
+    s->lists.p = mem;
     layout(s, &shape);
     TRY(arena_back(&s->arena));
     layout(s, &shape);
     TRY(model_ready(s->model));
-    return state_read_weights(s->ckpt, s->model);
+    return read_weights(s);
 }
 
 enum err session_open(struct session *s, const char *path, const struct session_options *o)
@@ -62,6 +81,7 @@ out:
 void session_close(struct session *s)
 {
     model_free(s->model);
+    free(s->lists.p);
     arena_release(&s->arena);
     kern_free(s->kern);
     pool_free(s->pool);

@@ -12,6 +12,7 @@ struct session {
     struct pool *pool;
     struct kern *kern;
     struct model *model;
+    struct model_lists lists; /* heap: where its weights are */
     struct arena arena;
     int32_t *input, *target; /* [sequences][seq_length], MODEL_EVAL */
 };

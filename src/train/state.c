@@ -7,73 +7,75 @@
 #include "base/json.h"
 #include "ckpt/ckpt.h"
 #include "part/order.h"
+#include "train/optimizer.h"
 #include "train/trainer.h"
 
 #define STATE_FORMAT "invar-state/1"
 
-/* Checkpoint views of a flat storage: tensor i is registry parameter i, its name behind `prefix`, wanted whole. */
-struct views {
-    struct ckpt_tensor *list;
-    struct ckpt_box *boxes;
-    char *names; /* [count][VIEW_NAME_BYTES] */
-    size_t count;
+/* The files of a checkpoint that hold tensors, as this rank sees them. */
+struct tensor_files {
+    struct views weights, moments;
+    struct kept *p, *m, *v; /* [buckets] of one block */
 };
 
-#define VIEW_NAME_BYTES (REGISTRY_NAME_BYTES + 16)
-
-static void views_release(struct views *v)
+static void files_release(struct tensor_files *f)
 {
-    free(v->list);
-    free(v->boxes);
-    free(v->names);
-    *v = (struct views){ 0 };
+    views_release(&f->weights);
+    views_release(&f->moments);
+    free(f->p);
+    *f = (struct tensor_files){ 0 };
 }
 
-static enum err views_reserve(struct views *v, size_t count)
+static void list_kept(struct tensor_files *f, const struct holdings *h)
+{
+    for (uint32_t b = 0; b < h->reg->bucket_count; b++) {
+        const struct holding *own = &h->of[b];
+        f->p[b] = (struct kept){ own->p, own->p_at };
+        f->m[b] = (struct kept){ own->m, own->m_at };
+        f->v[b] = (struct kept){ own->v, own->m_at };
+    }
+}
+
+/* Of what is kept on several ranks, the one rank that gives it: with stage 0 the first data rank, else the slice of each. */
+static void keep_own(struct tensor_files *f, const struct holdings *h)
+{
+    bool first = comm_rank(h->ranks->data) == 0;
+    for (uint32_t b = 0; b < h->reg->bucket_count; b++) {
+        const struct holding *own = &h->of[b];
+        struct order_range give = h->stage > 0 ? own->slice : first ? own->p_at : (struct order_range){ 0, 0 };
+        f->p[b] = (struct kept){ own->p + (give.lo - own->p_at.lo), give };
+        if (h->stage == 0) {
+            f->m[b].at = f->v[b].at = give;
+        }
+    }
+}
+
+/* For reading all boxes that are kept; for saving those that this rank gives. */
+static enum err files_init(struct tensor_files *f, const struct holdings *h, bool saving)
 {
     void *mem;
-    enum err err;
-    *v = (struct views){ 0 };
-    TRY_OUT(mem_alloc(&mem, count, sizeof(struct ckpt_tensor)));
-    v->list = mem;
-    TRY_OUT(mem_alloc(&mem, count, sizeof(struct ckpt_box)));
-    v->boxes = mem;
-    TRY_OUT(mem_alloc(&mem, count, VIEW_NAME_BYTES));
-    v->names = mem;
-out:
+    uint32_t buckets = h->reg->bucket_count;
+    bool (*counts)(const struct holdings *h, const struct shard *s) = saving ? optimizer_counts : NULL;
+    *f = (struct tensor_files){ 0 };
+    TRY(mem_alloc(&mem, 3 * (size_t)buckets, sizeof(struct kept)));
+    f->p = mem;
+    f->m = f->p + buckets;
+    f->v = f->m + buckets;
+    list_kept(f, h);
+    if (saving) {
+        keep_own(f, h);
+    }
+    enum err err = views_init(&f->weights, h->reg, 1);
+    if (err == OK) {
+        err = views_init(&f->moments, h->reg, 2);
+    }
     if (err != OK) {
-        views_release(v);
+        files_release(f);
+        return err;
     }
-    return err;
-}
-
-static void views_add(struct views *v, const struct registry *r, const char *prefix, float *flat)
-{
-    for (uint32_t i = 0; i < r->count; i++) {
-        const struct param *p = &r->list[i];
-        char *name = v->names + v->count * VIEW_NAME_BYTES;
-        snprintf(name, VIEW_NAME_BYTES, "%s%s", prefix, p->name);
-        struct ckpt_tensor *t = &v->list[v->count];
-        struct ckpt_box *box = &v->boxes[v->count++];
-        *t = (struct ckpt_tensor){ name, p->rank, { p->shape[0], p->rank == 2 ? p->shape[1] : 0 }, box, 1, false };
-        *box = ckpt_box_whole(t, flat + p->offset);
-    }
-}
-
-static enum err weight_views(struct views *v, struct model *m)
-{
-    const struct registry *r = model_registry(m);
-    TRY(views_reserve(v, r->count));
-    views_add(v, r, "", model_params(m));
-    return OK;
-}
-
-static enum err moment_views(struct views *v, const struct trainer *t)
-{
-    const struct registry *r = model_registry(t->model);
-    TRY(views_reserve(v, 2 * (size_t)r->count));
-    views_add(v, r, "exp_avg.", t->optimizer.m);
-    views_add(v, r, "exp_avg_sq.", t->optimizer.v);
+    views_add(&f->weights, h->reg, "", f->p, counts, h);
+    views_add(&f->moments, h->reg, "exp_avg.", f->m, counts, h);
+    views_add(&f->moments, h->reg, "exp_avg_sq.", f->v, counts, h);
     return OK;
 }
 
@@ -98,52 +100,92 @@ static enum err save_tokenizer(void *arg, const char *folder)
     return t->tokenizer != NULL ? tokenizer_save(t->tokenizer, folder) : OK;
 }
 
-/* arg: the views of each file. */
-static enum err fetch_view(void *arg, size_t file, size_t tensor, const float **values)
+/* Tensor files in the order in which they are written. */
+struct source {
+    struct trainer *t;
+    struct ckpt_file files[2];
+};
+
+static enum err fetch(void *arg, size_t file, size_t tensor, const float **values)
 {
-    const struct views *const *views = arg;
-    *values = views[file]->boxes[tensor].data;
+    const struct source *s = arg;
+    comm_phase(s->t->ranks.world, PHASE_SAVE, s->t->step, (uint32_t)tensor);
+    return gather_tensor(&s->t->gather, &s->files[file].tensors[tensor], values);
+}
+
+/* The rank that writes. Its error reaches the others wherever they wait. */
+static enum err save_leading(struct source *s)
+{
+    struct trainer *t = s->t;
+    struct buf config = { 0 }, state = { 0 };
+    enum err err;
+    TRY_OUT(model_conf_write(&t->conf->model, &config));
+    TRY_OUT(write_state(t, &state));
+    const struct ckpt_text texts[] = { { "config.json", config.data }, { "trainer_state.json", state.data } };
+    const struct ckpt_content content = {
+        .step = t->step, .files = s->files, .files_count = 2, .source = { fetch, s }, .texts = texts, .texts_count = 2,
+        .extra = save_tokenizer, .extra_arg = t, .state_hash = t->state_hash,
+    };
+    TRY_OUT(ckpt_save(t->checkpoints, &content, t->conf->save_total_limit));
+out:
+    buf_release(&config);
+    buf_release(&state);
+    return err == OK ? OK : comm_fail(t->ranks.world, err);
+}
+
+/* The others give their parts, in the order in which the tensors are written. */
+static enum err save_following(struct source *s)
+{
+    void *mem;
+    const float *none;
+    for (size_t f = 0; f < 2; f++) {
+        TRY(mem_alloc(&mem, s->files[f].count, sizeof(size_t)));
+        size_t *order = mem;
+        ckpt_order(s->files[f].tensors, s->files[f].count, order);
+        enum err err = OK;
+        for (size_t i = 0; i < s->files[f].count && err == OK; i++) {
+            err = fetch(s, f, order[i], &none);
+        }
+        free(order);
+        TRY(err);
+    }
     return OK;
 }
 
 enum err trainer_save(struct trainer *t)
 {
-    struct views weights = { 0 }, moments = { 0 };
-    struct buf config = { 0 }, state = { 0 };
-    enum err err;
-    TRY_OUT(weight_views(&weights, t->model));
-    TRY_OUT(moment_views(&moments, t));
-    TRY_OUT(model_conf_write(&t->conf->model, &config));
-    TRY_OUT(write_state(t, &state));
-    const struct ckpt_file files[] = {
-        { "model.safetensors", weights.list, weights.count },
-        { "optimizer.safetensors", moments.list, moments.count },
-    };
-    const struct views *views[] = { &weights, &moments };
-    const struct ckpt_text texts[] = { { "config.json", config.data }, { "trainer_state.json", state.data } };
-    const struct ckpt_content content = {
-        .step = t->step, .files = files, .files_count = 2, .source = { fetch_view, views },
-        .texts = texts, .texts_count = 2,
-        .extra = save_tokenizer, .extra_arg = t, .state_hash = t->state_hash,
-    };
-    TRY_OUT(ckpt_save(t->checkpoints, &content, t->conf->save_total_limit));
+    struct tensor_files f;
+    enum err err = files_init(&f, &t->holdings, true);
+    if (err == OK) {
+        struct source s = { t, { { "model.safetensors", f.weights.list, f.weights.count },
+                                 { "optimizer.safetensors", f.moments.list, f.moments.count } } };
+        err = ranks_leads(&t->ranks) ? save_leading(&s) : save_following(&s);
+    }
+    files_release(&f);
+    TRY(err);
+    TRY(comm_agree(t->ranks.all, OK)); /* nobody goes on before the files are complete */
     t->saved_step = t->step;
-out:
-    views_release(&weights);
-    views_release(&moments);
-    buf_release(&config);
-    buf_release(&state);
-    return err;
+    return OK;
 }
 
-enum err state_read_weights(struct ckpt *c, struct model *m)
+enum err state_read_weights(struct ckpt *c, const struct registry *r, const struct kept *kept)
 {
-    struct views weights = { 0 };
-    enum err err = weight_views(&weights, m);
+    struct views weights;
+    enum err err = views_init(&weights, r, 1);
     if (err == OK) {
+        views_add(&weights, r, "", kept, NULL, NULL);
         err = ckpt_read(c, "model.safetensors", weights.list, weights.count);
     }
     views_release(&weights);
+    return err;
+}
+
+enum err trainer_read_weights(struct trainer *t, struct ckpt *c)
+{
+    struct tensor_files f;
+    TRY(files_init(&f, &t->holdings, false));
+    enum err err = ckpt_read(c, "model.safetensors", f.weights.list, f.weights.count);
+    files_release(&f);
     return err;
 }
 
@@ -234,7 +276,7 @@ static enum err check_state(const struct trainer *t, const struct ckpt *c, const
     char digest[33];
     conf_digest(t->conf, digest);
     const char *then = json_string_value(json_object_get(root, "config_digest"));
-    if (then == NULL || strcmp(then, digest) != 0) {
+    if ((then == NULL || strcmp(then, digest) != 0) && ranks_leads(&t->ranks)) {
         log_warning(
             "%s: the configuration differs from the one this checkpoint was trained with; the result is not that "
             "of one uninterrupted run | compare config.yaml of the run with this configuration",
@@ -245,7 +287,7 @@ static enum err check_state(const struct trainer *t, const struct ckpt *c, const
 
 enum err trainer_resume(struct trainer *t, struct ckpt *c)
 {
-    struct views moments = { 0 };
+    struct tensor_files f = { 0 };
     struct buf text = { 0 };
     json_t *root = NULL;
     enum err err;
@@ -257,21 +299,26 @@ enum err trainer_resume(struct trainer *t, struct ckpt *c)
     TRY_OUT(ckpt_read_text(c, "trainer_state.json", &text));
     TRY_OUT(json_parse(&root, "trainer_state.json", text.data, text.bytes));
     TRY_OUT(check_state(t, c, root, &t->step));
-    TRY_OUT(state_read_weights(c, t->model));
-    TRY_OUT(moment_views(&moments, t));
-    TRY_OUT(ckpt_read(c, "optimizer.safetensors", moments.list, moments.count));
-    t->state_hash = optimizer_state_hash(t->model, t->kern);
-    if (t->state_hash != ckpt_state_hash(c)) {
-        err = FAIL(ERR_DATA, "%s: the weights have state hash %016llx, the manifest records %016llx", ckpt_folder(c),
-                   (unsigned long long)t->state_hash, (unsigned long long)ckpt_state_hash(c));
-        goto out;
-    }
+    TRY_OUT(files_init(&f, &t->holdings, false));
+    TRY_OUT(ckpt_read(c, "model.safetensors", f.weights.list, f.weights.count));
+    TRY_OUT(ckpt_read(c, "optimizer.safetensors", f.moments.list, f.moments.count));
     t->saved_step = t->step;
-    log_note("resumed from %s: step %llu, state %016llx", ckpt_folder(c), (unsigned long long)t->step,
-             (unsigned long long)t->state_hash);
 out:
-    views_release(&moments);
+    files_release(&f);
     buf_release(&text);
     json_decref(root);
     return err;
+}
+
+enum err trainer_check_resumed(const struct trainer *t, const struct ckpt *c)
+{
+    if (t->state_hash != ckpt_state_hash(c)) {
+        return FAIL(ERR_DATA, "%s: the weights have state hash %016llx, the manifest records %016llx", ckpt_folder(c),
+                    (unsigned long long)t->state_hash, (unsigned long long)ckpt_state_hash(c));
+    }
+    if (ranks_leads(&t->ranks)) {
+        log_note("resumed from %s: step %llu, state %016llx", ckpt_folder(c), (unsigned long long)t->step,
+                 (unsigned long long)t->state_hash);
+    }
+    return OK;
 }

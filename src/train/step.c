@@ -1,23 +1,47 @@
 /* Why this exists: the step itself: batch -> model -> loss, gradients -> new weights. Everything before the division by
- * the counted tokens is an exact integer, so micro-batches cannot change a bit. */
+ * the counted tokens is an exact integer, so neither micro-batches nor ranks can change a bit. */
 #include <math.h>
 
 #include "base/fixed.h"
+#include "train/optimizer.h"
 #include "train/schedule.h"
 #include "train/trainer.h"
 
-/* Forward and backward of the global batch, one micro-batch after the other. Sample i of step s (from 1) is number
- * (s - 1) * global_batch + i of the run. */
-static enum err accumulate(struct trainer *t, struct model_loss *loss)
+/* Micro-batch k of this rank. Sample i of step s (from 1) is number (s - 1) * global_batch + i of the run. */
+static enum err load(void *arg, uint32_t k, struct micro *b)
 {
+    struct trainer *t = arg;
     const struct conf *c = t->conf;
-    uint64_t sample = t->step * c->global_batch_size;
-    for (uint64_t a = 0; a < c->gradient_accumulation_steps; a++) {
-        for (uint64_t i = 0; i < c->micro_batch_size; i++) {
-            TRY(sampler_get(&t->sampler, sample++, t->input + i * c->seq_length, t->target + i * c->seq_length));
-        }
-        model_micro_step(t->model, c->micro_batch_size, t->input, t->target, loss);
+    struct order_range own = ranks_micro(&t->ranks, c, k);
+    uint64_t local = model_local_length(t->model), first = t->step * c->global_batch_size + own.lo;
+    *b = (struct micro){ .sequences = own.hi - own.lo, .token = t->input, .target = t->target, .first_sample = first,
+                         .step = t->step + 1 };
+    if (t->loaded == first && b->sequences > 0) {
+        return OK;
     }
+    comm_phase(t->ranks.world, PHASE_DATA, b->step, 0);
+    for (uint64_t i = 0; i < b->sequences; i++) {
+        TRY(sampler_get(&t->sampler, first + i, t->sequence, t->sequence + c->seq_length));
+        model_local_tokens(t->model, t->sequence, t->input + i * local);
+        model_local_tokens(t->model, t->sequence + c->seq_length, t->target + i * local);
+    }
+    t->loaded = b->sequences > 0 ? first : t->loaded;
+    return OK;
+}
+
+/* What all ranks need to know of each other before the update: losses and counted tokens (of one tensor-parallel rank, as
+ * all of a group compute them), the parts of the squared gradient norm, whether anybody left a range or is asked to stop. */
+static enum err sum_over_ranks(struct trainer *t, struct model_loss *loss, struct fixed_wide *squares)
+{
+    int64_t count = t->ranks.at.tp == 0 ? 1 : 0;
+    int64_t all[5 + FIXED_WIDE_LIMBS] = { count * loss->sum, count * (int64_t)loss->tokens, loss->bad, loss->undefined,
+                                          t->stop != NULL && *t->stop != 0 };
+    memcpy(all + 5, squares->limb, sizeof(squares->limb));
+    TRY(comm_sum_i64(t->ranks.all, all, 5 + FIXED_WIDE_LIMBS));
+    *loss = (struct model_loss){ all[0], (uint64_t)all[1], all[2] != 0, all[3] != 0 };
+    t->stopping = all[4] != 0;
+    memcpy(squares->limb, all + 5, sizeof(squares->limb));
+    fixed_wide_carry(squares);
     return OK;
 }
 
@@ -28,8 +52,27 @@ static void reject(struct trainer *t, struct step_report *r, const struct model_
     r->state_hash = t->state_hash;
     r->loss = loss->undefined ? NAN : r->loss; /* what is left of the sums would look like a loss and a norm */
     r->grad_norm = NAN;
-    optimizer_zero_grads(t->model);
+    holdings_zero_gradients(&t->holdings);
     t->rejected_in_a_row++;
+}
+
+static enum err update(struct trainer *t, struct step_report *r)
+{
+    const struct optimizer_update u = { .step = r->step, .tokens = r->tokens, .lr = r->lr, .grad_norm = r->grad_norm };
+    struct holdings *h = &t->holdings;
+    comm_phase(t->ranks.world, PHASE_UPDATE, r->step, 0);
+    TRY(holdings_spread_gradients(h));
+    optimizer_step(h, t->conf, &u, t->truth.box);
+    if (h->stage == 1) {
+        holdings_zero_gradients(h); /* the update has zeroed the slice */
+    }
+    TRY(holdings_spread_parameters(h));
+    TRY(truth_state(&t->truth, h, r->step, &r->state_hash));
+    if (t->trace != NULL) {
+        TRY(trace_finish(t->trace, h, t->truth.sums));
+    }
+    t->rejected_in_a_row = 0;
+    return OK;
 }
 
 enum err trainer_step(struct trainer *t, struct step_report *r)
@@ -37,22 +80,27 @@ enum err trainer_step(struct trainer *t, struct step_report *r)
     const struct conf *c = t->conf;
     double started = log_seconds();
     struct model_loss loss = { 0 };
+    struct fixed_wide squares;
     *r = (struct step_report){ .step = t->step + 1, .lr = schedule_lr(c, t->step + 1) };
 
-    TRY(accumulate(t, &loss));
+    TRY(pipeline_run(&t->pipeline, &t->holdings, load, t, &loss));
+    comm_phase(t->ranks.world, PHASE_REDUCE, r->step, 0);
+    TRY(holdings_finish(&t->holdings));
+    optimizer_squares(&t->holdings, &squares, &loss.bad);
+    if (t->trace != NULL) {
+        trace_gradients(t->trace, &t->holdings);
+    }
+    TRY(sum_over_ranks(t, &loss, &squares));
     if (loss.tokens == 0) {
         return FAIL(ERR_DATA, "step %llu: no token of the batch counts towards the loss", (unsigned long long)r->step);
     }
     r->tokens = loss.tokens;
     r->loss = fixed_to_loss(loss.sum) / (double)loss.tokens;
-    r->grad_norm = optimizer_grad_norm(t->model, t->kern, (int32_t)c->grad_scale_log2, loss.tokens, &loss.bad);
+    r->grad_norm = optimizer_norm(&squares, (int32_t)c->grad_scale_log2, loss.tokens);
     if (loss.bad) {
         reject(t, r, &loss);
     } else {
-        const struct optimizer_update u = { .step = r->step, .tokens = r->tokens, .lr = r->lr,
-                                            .grad_norm = r->grad_norm };
-        r->state_hash = optimizer_step(&t->optimizer, t->model, t->kern, c, &u);
-        t->rejected_in_a_row = 0;
+        TRY(update(t, r));
     }
     t->state_hash = r->state_hash;
     t->step = r->step;

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "part/order.h"
+#include "train/optimizer.h"
 #include "train/output.h"
 
 #define MODEL_WEIGHTS "model.safetensors"
@@ -13,11 +14,13 @@
 _Static_assert(ORDER_VOCAB_MULTIPLE % ORDER_SEGMENTS_MAX == 0, "every tp_grain divides the padded vocabulary");
 
 /* Ask the rules again, now that more is known than when the configuration was read. */
-static enum err check_again(const struct conf *c)
+static enum err check_again(const struct conf *c, bool leads)
 {
     struct findings f = { 0 };
     enum err err = conf_check(c, &f);
-    findings_print(&f);
+    if (leads) {
+        findings_print(&f);
+    }
     findings_release(&f);
     return err;
 }
@@ -47,7 +50,7 @@ static enum err open_start(struct trainer *t, struct conf *c)
         uint64_t grain;
         TRY(state_read_conf(t->start, &model, &grain));
         TRY(conf_derive_model(c, &model, "the checkpoint"));
-        TRY(check_again(c));
+        TRY(check_again(c, t->leads));
     }
     return OK;
 }
@@ -61,25 +64,6 @@ static enum err resolve_tokenizer(const struct trainer *t, struct conf *c)
         TRY(tokenizer_is_in(folder, &found));
     }
     return found ? conf_derive_text(c, "tokenizer", folder, "the folder of the model") : OK;
-}
-
-/* Automatic values of the arithmetic; the rules of conf/ have checked the ones that were given. */
-static enum err resolve_arithmetic(struct conf *c)
-{
-    const struct model_conf *m = &c->model;
-    if (c->tp_grain == 0) {
-        uint64_t grain = order_default_grain(m->kv_heads, m->ffn, order_pad_vocab(m->vocab));
-        TRY(conf_derive(c, "tp_grain", grain, "the model"));
-    }
-    if (c->grad_unit == 0) {
-        uint64_t unit = c->seq_length < ORDER_UNIT_MAX ? c->seq_length : ORDER_UNIT_MAX;
-        TRY(conf_derive(c, "grad_unit", unit, "seq_length"));
-    }
-    if (c->grad_scale_log2 == 0) {
-        uint64_t scale = (uint64_t)order_default_grad_scale_log2(c->seq_length);
-        TRY(conf_derive(c, "grad_scale_log2", scale, "seq_length"));
-    }
-    return OK;
 }
 
 static enum err open_inputs(struct trainer *t)
@@ -148,52 +132,102 @@ static enum err resolve_length(const struct trainer *t, struct conf *c)
                     (unsigned long long)c->global_batch_size);
     }
     TRY(conf_derive(c, "max_steps", steps, "num_train_epochs"));
-    return check_again(c);
+    return check_again(c, t->leads);
 }
+
+/* Everything that can be wrong with the inputs of this rank. The leading one also looks at the output folder. */
+static enum err open_local(struct trainer *t, struct conf *c)
+{
+    TRY(file_join(&t->checkpoints, c->output_dir, "checkpoints"));
+    if (t->leads && t->writes) {
+        TRY(output_lock(c, &t->lock));
+        TRY(output_check(c, t->checkpoints));
+    }
+    TRY(open_start(t, c));
+    if (t->start != NULL && t->leads && t->writes) {
+        TRY(output_check_later(c, t->checkpoints, ckpt_folder(t->start), ckpt_step(t->start)));
+    }
+    TRY(resolve_tokenizer(t, c));
+    TRY(open_inputs(t));
+    TRY(check_tokenizer_of(t, t->data, c->data_path));
+    if (t->eval_data != NULL) {
+        TRY(check_tokenizer_of(t, t->eval_data, c->eval_data_path));
+    }
+    TRY(resolve_length(t, c));
+    resolve_tokens(t, c);
+    return OK;
+}
+
+/* ---- memory ---- */
 
 static void layout(struct trainer *t)
 {
     const struct conf *c = t->conf;
+    uint64_t local = mem_mul(c->micro_batch_size, model_local_length(t->model));
+    holdings_layout(&t->holdings, &t->arena);
     model_layout(t->model, &t->arena);
-    optimizer_layout(&t->optimizer, t->model, &t->arena);
-    t->input = arena_take(&t->arena, mem_mul(c->micro_batch_size, c->seq_length), sizeof(int32_t));
-    t->target = arena_take(&t->arena, mem_mul(c->micro_batch_size, c->seq_length), sizeof(int32_t));
+    gather_layout(&t->gather, model_registry(t->model), &t->ranks, &t->arena);
+    t->sequence = arena_take(&t->arena, mem_mul(2, c->seq_length), sizeof(int32_t));
+    t->input = arena_take(&t->arena, local, sizeof(int32_t));
+    t->target = arena_take(&t->arena, local, sizeof(int32_t));
 }
 
+/* This rank's part of the model in memory; nothing of it is filled. */
 static enum err open_model(struct trainer *t)
 {
     const struct conf *c = t->conf;
     const struct model_shape shape = {
         .mode = MODEL_TRAIN, .sequences = c->micro_batch_size, .seq_length = c->seq_length,
         .grain = (uint32_t)c->tp_grain, .grad_unit = c->grad_unit, .grad_scale_log2 = (int32_t)c->grad_scale_log2,
+        .seed = c->seed,
     };
-    TRY(model_new(&t->model, &c->model, &shape, t->kern));
+    struct model_place place = ranks_place(&t->ranks, c);
+    enum isa isa;
+    if (t->trace != NULL) {
+        TRY(trace_open(t->trace, &c->model));
+        place.trace = t->trace->layer;
+    }
+    TRY(kern_choose_isa(&isa));
+    TRY(pool_new(&t->pool, (uint32_t)c->threads));
+    TRY(kern_new(&t->kern, isa, t->pool));
+    TRY(model_new(&t->model, &c->model, &shape, &place, t->kern));
+    TRY(holdings_open(&t->holdings, &t->ranks, model_registry(t->model), t->kern, c));
+    TRY(pipeline_open(&t->pipeline, &t->ranks, t->model));
+    TRY(truth_open(&t->truth, &t->holdings));
     layout(t);
     TRY(arena_back(&t->arena));
     layout(t);
-    return model_ready(t->model);
+    return OK;
 }
+
+/* ---- weights ---- */
 
 static enum err load_weights(struct trainer *t, const char *folder)
 {
     struct ckpt *c;
     TRY(ckpt_open(&c, folder));
-    enum err err = state_read_weights(c, t->model);
+    enum err err = trainer_read_weights(t, c);
     ckpt_close(c);
-    if (err == OK) {
+    if (err == OK && t->leads) {
         log_note("weights from %s", folder);
     }
     return err;
+}
+
+static void fresh_weights(struct trainer *t)
+{
+    const struct registry *r = model_registry(t->model);
+    for (uint32_t b = 0; b < r->bucket_count; b++) {
+        const struct holding *own = &t->holdings.of[b];
+        model_init_weights(t->model, b, own->p_at.lo, own->p_at.hi, own->p, t->conf->seed);
+    }
 }
 
 static enum err start_weights(struct trainer *t)
 {
     const struct conf *c = t->conf;
     if (t->start != NULL) {
-        TRY(trainer_resume(t, t->start));
-        ckpt_close(t->start);
-        t->start = NULL;
-        return OK;
+        return trainer_resume(t, t->start);
     }
     char *weights = NULL;
     if (c->model_path != NULL) {
@@ -203,49 +237,58 @@ static enum err start_weights(struct trainer *t)
     if (weights != NULL && file_exists(weights)) {
         err = load_weights(t, c->model_path);
     } else {
-        model_init_weights(t->model, c->seed);
+        fresh_weights(t);
     }
     free(weights);
-    t->state_hash = err == OK ? optimizer_state_hash(t->model, t->kern) : 0;
     return err;
 }
 
-enum err trainer_open(struct trainer *t, struct conf *conf)
+/* The state hash of what was started with; what ranks hold twice is compared. */
+static enum err check_start(struct trainer *t)
 {
-    *t = (struct trainer){ .conf = conf, .lock = -1, .saved_step = UINT64_MAX };
-    enum isa isa;
-    enum err err;
-    TRY_OUT(file_join(&t->checkpoints, conf->output_dir, "checkpoints"));
-    TRY_OUT(output_lock(conf, &t->lock));
-    TRY_OUT(output_check(conf, t->checkpoints));
-    TRY_OUT(open_start(t, conf));
+    optimizer_hash(&t->holdings, t->truth.box);
+    TRY(truth_state(&t->truth, &t->holdings, t->step, &t->state_hash));
     if (t->start != NULL) {
-        TRY_OUT(output_check_later(conf, t->checkpoints, ckpt_folder(t->start), ckpt_step(t->start)));
+        TRY(trainer_check_resumed(t, t->start));
+        ckpt_close(t->start);
+        t->start = NULL;
     }
-    TRY_OUT(resolve_tokenizer(t, conf));
-    TRY_OUT(resolve_arithmetic(conf));
-    TRY_OUT(open_inputs(t));
-    TRY_OUT(check_tokenizer_of(t, t->data, conf->data_path));
-    if (t->eval_data != NULL) {
-        TRY_OUT(check_tokenizer_of(t, t->eval_data, conf->eval_data_path));
-    }
-    TRY_OUT(resolve_length(t, conf));
-    resolve_tokens(t, conf);
-    TRY_OUT(kern_choose_isa(&isa));
-    TRY_OUT(pool_new(&t->pool, (uint32_t)conf->threads));
-    TRY_OUT(kern_new(&t->kern, isa, t->pool));
-    TRY_OUT(open_model(t));
-    TRY_OUT(start_weights(t));
+    return OK;
+}
+
+enum err trainer_open(struct trainer *t, struct conf *conf, const struct trainer_use *use)
+{
+    struct comm_world *w = use->world;
+    *t = (struct trainer){ .conf = conf, .lock = -1, .saved_step = UINT64_MAX, .loaded = UINT64_MAX,
+                           .leads = comm_rank(comm_all(w)) == 0, .writes = use->writes, .trace = use->trace };
+    enum err err;
+    TRY_OUT(comm_agree(comm_all(w), open_local(t, conf)));
+    TRY_OUT(ranks_open(&t->ranks, w, conf));
+    TRY_OUT(comm_agree(comm_all(w), open_model(t)));
+    comm_phase(w, PHASE_LOAD, 0, 0);
+    TRY_OUT(comm_agree(comm_all(w), model_ready(t->model)));
+    TRY_OUT(comm_agree(comm_all(w), holdings_start(&t->holdings, t->model)));
+    TRY_OUT(comm_agree(comm_all(w), start_weights(t)));
+    TRY_OUT(truth_start(&t->ranks, model_registry(t->model), conf, t->step));
+    TRY_OUT(check_start(t));
     return OK;
 out:
     trainer_close(t);
     return err;
 }
 
+uint64_t trainer_planned_bytes(const struct trainer *t)
+{
+    return t->arena.used + kern_workspace_bytes(pool_threads(t->pool)) + comm_memory_bytes(t->ranks.world);
+}
+
 void trainer_close(struct trainer *t)
 {
     metrics_close(t->metrics);
     ckpt_close(t->start);
+    truth_close(&t->truth);
+    pipeline_close(&t->pipeline);
+    holdings_close(&t->holdings);
     model_free(t->model);
     arena_release(&t->arena);
     kern_free(t->kern);

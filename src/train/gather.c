@@ -1,0 +1,114 @@
+/* Why this exists: checkpoints of every layout are the same files, so one rank writes logical tensors. They are gathered
+ * one at a time: memory for one tensor, not for the model. */
+#include "train/gather.h"
+
+#define GATHER_TAG 7u
+
+/* What a rank announces before it sends. */
+struct offer {
+    uint64_t count;
+    struct { uint64_t row0, rows, col0, cols, begin, end; } box[GATHER_BOXES_MAX];
+};
+
+static bool is_vocabulary(const struct registry *r, uint32_t i)
+{
+    const struct shard *embed = registry_find(r, 0, SLOT_EMBED), *head = registry_find(r, 0, SLOT_HEAD);
+    return (embed != NULL && embed->param == i) || (head != NULL && head->param == i) ||
+           r->list[i].shape[0] == r->list[0].shape[0];
+}
+
+void gather_layout(struct gather *g, const struct registry *r, const struct ranks *ranks, struct arena *a)
+{
+    uint64_t largest = 0, matrix = 0;
+    bool alone = comm_size(ranks->all) == 1;
+    *g = (struct gather){ .ranks = ranks };
+    for (uint32_t i = 0; i < r->count; i++) {
+        uint64_t elements = r->list[i].elements;
+        largest = elements > largest ? elements : largest;
+        matrix = !is_vocabulary(r, i) && elements > matrix ? elements : matrix; /* vocabularies are divided by rows */
+    }
+    if (ranks_leads(ranks)) {
+        g->whole = arena_take(a, alone ? matrix : largest, sizeof(float));
+        g->piece = alone ? NULL : arena_take(a, matrix, sizeof(float));
+    }
+}
+
+static uint64_t row_length(const struct ckpt_tensor *t)
+{
+    return t->rank == 1 ? 1 : t->shape[1];
+}
+
+static void announce(const struct ckpt_tensor *t, struct offer *o)
+{
+    BUG_IF(t->boxes_count > GATHER_BOXES_MAX);
+    *o = (struct offer){ .count = t->boxes_count };
+    for (size_t i = 0; i < t->boxes_count; i++) {
+        const struct ckpt_box *b = &t->boxes[i];
+        o->box[i].row0 = b->row0;
+        o->box[i].rows = b->rows;
+        o->box[i].col0 = b->col0;
+        o->box[i].cols = b->cols;
+        o->box[i].begin = b->begin;
+        o->box[i].end = b->end;
+    }
+}
+
+/* Receive what rank `from` offers into its place. */
+static enum err take(struct gather *g, const struct ckpt_tensor *t, uint32_t from, const struct offer *o)
+{
+    uint64_t ld = row_length(t);
+    for (uint64_t i = 0; i < o->count; i++) {
+        struct ckpt_box b = { o->box[i].row0, o->box[i].rows, o->box[i].col0, o->box[i].cols, o->box[i].begin,
+                              o->box[i].end, NULL };
+        bool stretch = b.cols == ld;
+        b.data = stretch ? g->whole + b.row0 * ld + b.begin : g->piece;
+        TRY(comm_recv(g->ranks->all, from, GATHER_TAG, b.data, (b.end - b.begin) * sizeof(float)));
+        if (!stretch) {
+            ckpt_box_store(&b, ld, g->whole);
+        }
+    }
+    return OK;
+}
+
+static enum err give(struct gather *g, const struct ckpt_tensor *t)
+{
+    for (size_t i = 0; i < t->boxes_count; i++) {
+        const struct ckpt_box *b = &t->boxes[i];
+        struct comm_ticket ticket = { 0 };
+        TRY(comm_send(g->ranks->all, 0, GATHER_TAG, b->data, (b->end - b->begin) * sizeof(float), &ticket));
+        TRY(comm_sent(g->ranks->all, &ticket));
+    }
+    return OK;
+}
+
+static bool is_whole(const struct ckpt_tensor *t)
+{
+    return t->boxes_count == 1 && t->boxes[0].end - t->boxes[0].begin == t->shape[0] * row_length(t);
+}
+
+enum err gather_tensor(struct gather *g, const struct ckpt_tensor *t, const float **values)
+{
+    uint32_t size = comm_size(g->ranks->all);
+    struct offer mine, *offers;
+    void *mem;
+    *values = NULL;
+    announce(t, &mine);
+    TRY(mem_alloc(&mem, size, sizeof(struct offer)));
+    offers = mem;
+    enum err err;
+    TRY_OUT(comm_gather(g->ranks->all, &mine, sizeof(mine), offers));
+    if (!ranks_leads(g->ranks)) {
+        err = give(g, t);
+        goto out;
+    }
+    *values = is_whole(t) ? t->boxes[0].data : g->whole;
+    for (size_t i = 0; i < t->boxes_count && !is_whole(t); i++) {
+        ckpt_box_store(&t->boxes[i], row_length(t), g->whole);
+    }
+    for (uint32_t r = 1; r < size; r++) {
+        TRY_OUT(take(g, t, r, &offers[r]));
+    }
+out:
+    free(offers);
+    return err;
+}

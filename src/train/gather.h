@@ -1,0 +1,22 @@
+/* Tensors that are divided over ranks, whole on the rank that writes files. */
+#ifndef TRAIN_GATHER_H
+#define TRAIN_GATHER_H
+
+#include "train/views.h"
+
+/* Boxes of one tensor that one rank gives. */
+#define GATHER_BOXES_MAX 3
+
+struct gather {
+    const struct ranks *ranks;
+    float *whole; /* a whole tensor; on the leading rank */
+    float *piece; /* a piece that is not a stretch of the tensor; likewise */
+};
+
+/* Take the buffers from the arena (measure, then back): on the leading rank, and on it only what it needs. */
+void gather_layout(struct gather *g, const struct registry *r, const struct ranks *ranks, struct arena *a);
+/* Tensor t, of which `t->boxes` are this rank's part: *values is all of it on the leading rank, valid until the next call;
+ * elsewhere NULL. Boxes of all ranks are disjoint and cover it. Collective over all ranks. */
+MUST_USE enum err gather_tensor(struct gather *g, const struct ckpt_tensor *t, const float **values);
+
+#endif
