@@ -178,6 +178,7 @@ static void a_number_of_ranks_that_does_not_fit_is_refused_with_the_nearest(void
                "cp 1 dp 2, or tp 1 pp 2 cp 1 dp 2");
     says_world(2, SMALL "world_size: 4\n",
                "world_size 4, but 2 ranks are running\nhint: start 4 (mpirun -n 4), or remove world_size");
+    says_world(8, SMALL "world_size: 4\nmicro_batch_size: 1\n", "world_size 4, but 8 ranks are running");
     says(SMALL "tp: 0\n", "tp: expected a whole number from 1 to 32768, got 0");
     says(SMALL "cp: \"2\"\n", "(remove the quotes)");
 }
@@ -191,6 +192,7 @@ static void nearest_layouts_are_accepted(void **state)
         LAYERS80 "tp: 2\npp: 3\ncp: 5\nmicro_batch_size: 1\ngrad_unit: 64\n",
         LAYERS80 "pp: 7\nvirtual_pipeline_size: 3\nmicro_batch_size: 1\n",
         LAYERS80 "pp: 5\nnum_layers_per_virtual_pipeline_stage: 2\nmicro_batch_size: 1\n",
+        LAYERS80 "pp: 4\npipeline_layers: 20,20,20,20\nmicro_batch_size: 1\n",
     };
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         for (uint32_t world = 1; world <= 24; world++) {
@@ -368,6 +370,8 @@ static void pipeline_layers_account_for_every_layer(void **state)
         "adds up to 24, but the model has 20 layers: 4 are too many\nhint: as even as can be: pipeline_layers 7,7,6");
     says_world(3, LAYERS20 "pp: 3\npipeline_layers: 10,10\n",
                "pipeline_layers has 2 stages, pp 3 x virtual_pipeline_size 1 = 3 were expected\nhint: as even");
+    says_world(2, LAYERS20 "pp: 2\npipeline_layers: 10,5,5\n", "pipeline_layers has 3 stages, pp 2 x");
+    says_world(3, LAYERS20 "pp: 3\npipeline_layers: 9223372036854775807,9223372036854775807,22\n", "are too many");
     says_world(3, LAYERS20 "pp: 3\npipeline_layers: 10,x,10\n",
                "expected the layers of each stage, as in 3,5,4 or [3, 5, 4], got the text \"10,x,10\"");
     says_world(3, LAYERS20 "pp: 3\npipeline_layers: 10,,10\n", "got the text \"10,,10\"");
@@ -497,7 +501,8 @@ static void three_batch_numbers_must_agree(void **state)
         "ranks "
         "/ (tp 1 x pp 1 x cp 1)\nhint: remove gradient_accumulation_steps (it is then 19: ranks need not hold equal "
         "numbers), or write global_batch_size 252 with gradient_accumulation_steps 18, or 266 with 19, or start 4 "
-        "ranks (mpirun -n 4) for dp 4 with gradient_accumulation_steps 32, or start 8 ranks (mpirun -n 8) for dp 8 with "
+        "ranks (mpirun -n 4) for dp 4 with gradient_accumulation_steps 32, or start 8 ranks (mpirun -n 8) for dp 8 "
+        "with "
         "gradient_accumulation_steps 16");
     says_world(
         4, SMALL "tp: 2\nglobal_batch_size: 8\nmicro_batch_size: 2\ngradient_accumulation_steps: 1\n",
