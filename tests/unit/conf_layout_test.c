@@ -525,6 +525,84 @@ static void impossible_batches_are_refused(void **state)
     says(SMALL "micro_batch_size: 2.0\nglobal_batch_size: 9\ngradient_accumulation_steps: 4\n", "(write 2)");
 }
 
+/* ---- any of it at once ---- */
+
+static uint64_t draw(uint64_t *seed, uint64_t below)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (*seed >> 33) % below;
+}
+
+/* Random keys with random values: each is refused, or means a layout that can be. */
+static void what_is_accepted_can_be(void **state)
+{
+    (void)state;
+    static const char *const keys[] = { "tp",
+                                        "pp",
+                                        "cp",
+                                        "dp",
+                                        "virtual_pipeline_size",
+                                        "num_layers_per_virtual_pipeline_stage",
+                                        "global_batch_size",
+                                        "micro_batch_size",
+                                        "gradient_accumulation_steps",
+                                        "grad_unit",
+                                        "seq_length",
+                                        "tp_grain",
+                                        "world_size",
+                                        "zero_stage" };
+    static const char *const values[] = { "0", "1", "1",  "1",  "2",  "2",   "2",          "3",    "4",
+                                          "5", "8", "12", "16", "64", "128", "4294967296", "null", "x" };
+    static const char *const layers[] = { "null", "2", "1,1", "6,6", "12", "3,3,3,3", "12,0", "5,7,0" };
+    static const char *const schedules[] = { "null", "gpipe", "1f1b", "interleaved" };
+    uint64_t seed = 1;
+    int accepted = 0;
+    for (int i = 0; i < 20000; i++) {
+        char *argv[64] = { "--model.model_type",  "gpt2", "--model.n_layer",    draw(&seed, 2) == 0 ? "2" : "12",
+                           "--model.n_embd",      "64",   "--model.n_head",     draw(&seed, 2) == 0 ? "4" : "8",
+                           "--model.n_positions", "256",  "--model.vocab_size", "500",
+                           "--data_path",         "d",    "--max_steps",        "9" };
+        char names[8][64];
+        int argc = 16;
+        uint64_t picked = 0, count = draw(&seed, 6);
+        for (uint64_t k = 0; k < count; k++) {
+            uint64_t key = draw(&seed, sizeof(keys) / sizeof(keys[0]));
+            if ((picked >> key & 1) == 0) {
+                snprintf(names[k], sizeof(names[k]), "--%s=%s", keys[key],
+                         values[draw(&seed, sizeof(values) / sizeof(values[0]))]);
+                argv[argc++] = names[k];
+            }
+            picked |= (uint64_t)1 << key;
+        }
+        snprintf(names[6], sizeof(names[6]), "--pipeline_layers=%s", layers[draw(&seed, 4) == 0 ? draw(&seed, 8) : 0]);
+        snprintf(names[7], sizeof(names[7]), "--pipeline_schedule=%s", schedules[draw(&seed, 4)]);
+        argv[argc++] = names[6];
+        argv[argc++] = names[7];
+        struct conf c;
+        struct findings f = { 0 };
+        uint32_t world = (uint32_t)(1 + draw(&seed, 16));
+        enum err err = conf_load(&c, NULL, argc, argv, world, &f);
+        if (err == OK) {
+            struct layout l = conf_layout(&c);
+            struct pipe p = conf_pipe(&c);
+            uint64_t share = (c.global_batch_size + c.dp - 1) / c.dp;
+            accepted++;
+            assert_int_equal(layout_world(&l), world);
+            assert_true(pipe_fits(&p));
+            assert_true(context_fits(c.seq_length, c.grad_unit, l.cp));
+            assert_true(c.tp_grain % c.tp == 0);
+            assert_true(c.pipe_chunk_layers == 0 || c.pp * c.pipe_chunks * c.pipe_chunk_layers == c.model.layers);
+            assert_int_equal((share + c.micro_batch_size - 1) / c.micro_batch_size, c.gradient_accumulation_steps);
+        } else {
+            assert_int_equal(err, ERR_USAGE);
+            assert_true(f.errors > 0);
+        }
+        conf_release(&c);
+        findings_release(&f);
+    }
+    assert_in_range(accepted, 500, 19000); /* both verdicts were seen often */
+}
+
 /* ---- saving ---- */
 
 static void a_saved_configuration_is_good_for_other_numbers_of_ranks(void **state)
@@ -642,6 +720,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(one_or_two_batch_numbers_give_the_rest),
     cmocka_unit_test(three_batch_numbers_must_agree),
     cmocka_unit_test(impossible_batches_are_refused),
+    cmocka_unit_test(what_is_accepted_can_be),
     cmocka_unit_test(a_saved_configuration_is_good_for_other_numbers_of_ranks),
     cmocka_unit_test(no_key_of_the_layout_is_in_the_digest),
 };
