@@ -30,6 +30,7 @@ struct conf {
     uint64_t max_steps;       /* 0 until train/ derives it, when num_train_epochs is given */
     double num_train_epochs;  /* 0: not given */
     uint64_t seed, data_seed; /* data_seed defaults to seed */
+    bool eod_mask_loss;       /* what follows an end-of-text token does not count */
     /* optimizer */
     double learning_rate, min_lr, weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
     enum schedule lr_scheduler_type;

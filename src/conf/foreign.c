@@ -104,7 +104,7 @@ const struct conf_foreign conf_foreign[] = {
     { "max_length max_seq_length model_max_length block_size", "null", "the key is seq_length", "write seq_length" },
     { "split", "null", "data is split when it is built", "build two token files: data_path and eval_data_path" },
     { "packing document_mask reset_attention_mask reset_position_ids padding_free assistant_only_loss "
-      "completion_only_loss sft eod_mask_loss",
+      "completion_only_loss sft",
       "false|null", "sequences are cut from the token stream as it is", NULL },
     { "packing_strategy", "null", "sequences are cut from the token stream as it is", "remove it" },
     { "dataloader_num_workers num_workers", "0|null", "data needs no worker processes here", NULL },

@@ -113,6 +113,13 @@ const struct conf_key conf_keys[] = {
       .none = "seed",
       .most = INT64_MAX,
       .help = "Seed of the order of the data." },
+    { .name = "eod_mask_loss",
+      .type = KEY_FLAG,
+      .offset = offsetof(struct conf, eod_mask_loss),
+      .identity = true,
+      .fallback = "false",
+      .help = "Do not count the loss of the token that follows an end-of-text token (the model's eos_token_id): it "
+              "begins another document." },
 
     { .name = "learning_rate",
       .type = KEY_REAL,

@@ -11,7 +11,8 @@ enum err sampler_init(struct sampler *s, const struct store *store, uint64_t seq
 {
     BUG_IF(seq_length == 0);
     uint64_t tokens = store_tokens(store);
-    *s = (struct sampler){ .store = store, .seq_length = seq_length, .vocab = vocab, .seed = seed };
+    *s = (struct sampler){ .store = store, .seq_length = seq_length, .vocab = vocab, .seed = seed,
+                           .end_of_text = -1 };
     TRY(store_check_vocab(store, vocab));
     s->samples = (tokens - 1) / seq_length;
     if (s->samples == 0) {
@@ -33,7 +34,11 @@ static enum err read_window(const struct sampler *s, uint64_t first, uint64_t co
 {
     TRY(store_read(s->store, first, count, s->vocab, input));
     memcpy(target, input + 1, (count - 1) * sizeof(*target));
-    return store_read(s->store, first + count, 1, s->vocab, target + count - 1);
+    TRY(store_read(s->store, first + count, 1, s->vocab, target + count - 1));
+    for (uint64_t t = 0; t < count && s->end_of_text >= 0; t++) {
+        target[t] = input[t] == s->end_of_text ? SAMPLER_NO_TARGET : target[t];
+    }
+    return OK;
 }
 
 enum err sampler_get(const struct sampler *s, uint64_t index, int32_t *input, int32_t *target)

@@ -11,6 +11,7 @@ struct sampler {
     const struct store *store;
     uint64_t seq_length, vocab, seed;
     uint64_t samples; /* windows per epoch: (tokens - 1) / seq_length */
+    int64_t end_of_text; /* what follows this token has no target; -1 (set by sampler_init): everything has one */
 };
 
 /* ERR_DATA when the store is too short for one window. */

@@ -3,6 +3,7 @@
 #include "train/gather.h"
 
 #define GATHER_TAG 7u
+#define MESSAGE_FLOATS 262144u /* a message is copied once on its way: 1 MB of it at a time */
 
 /* What a rank announces before it sends. */
 struct offer {
@@ -53,6 +54,11 @@ static void announce(const struct ckpt_tensor *t, struct offer *o)
     }
 }
 
+static uint64_t message_bytes(uint64_t floats_left)
+{
+    return (floats_left < MESSAGE_FLOATS ? floats_left : MESSAGE_FLOATS) * sizeof(float);
+}
+
 /* Receive what rank `from` offers into its place. */
 static enum err take(struct gather *g, const struct ckpt_tensor *t, uint32_t from, const struct offer *o)
 {
@@ -62,7 +68,9 @@ static enum err take(struct gather *g, const struct ckpt_tensor *t, uint32_t fro
                               o->box[i].end, NULL };
         bool stretch = b.cols == ld;
         b.data = stretch ? g->whole + b.row0 * ld + b.begin : g->piece;
-        TRY(comm_recv(g->ranks->all, from, GATHER_TAG, b.data, (b.end - b.begin) * sizeof(float)));
+        for (uint64_t e = 0; e < b.end - b.begin; e += MESSAGE_FLOATS) {
+            TRY(comm_recv(g->ranks->all, from, GATHER_TAG, b.data + e, message_bytes(b.end - b.begin - e)));
+        }
         if (!stretch) {
             ckpt_box_store(&b, ld, g->whole);
         }
@@ -74,9 +82,11 @@ static enum err give(struct gather *g, const struct ckpt_tensor *t)
 {
     for (size_t i = 0; i < t->boxes_count; i++) {
         const struct ckpt_box *b = &t->boxes[i];
-        struct comm_ticket ticket = { 0 };
-        TRY(comm_send(g->ranks->all, 0, GATHER_TAG, b->data, (b->end - b->begin) * sizeof(float), &ticket));
-        TRY(comm_sent(g->ranks->all, &ticket));
+        for (uint64_t e = 0; e < b->end - b->begin; e += MESSAGE_FLOATS) {
+            struct comm_ticket ticket = { 0 };
+            TRY(comm_send(g->ranks->all, 0, GATHER_TAG, b->data + e, message_bytes(b->end - b->begin - e), &ticket));
+            TRY(comm_sent(g->ranks->all, &ticket));
+        }
     }
     return OK;
 }

@@ -117,6 +117,21 @@ static void resolve_tokens(const struct trainer *t, struct conf *c)
     }
 }
 
+/* What follows an end-of-text token does not count, when the user wants it so. */
+static enum err mask_ends(struct trainer *t, const struct conf *c)
+{
+    if (!c->eod_mask_loss) {
+        return OK;
+    }
+    if (c->model.eos_token_id < 0) {
+        return FAIL(ERR_USAGE, "eod_mask_loss: neither the model nor a tokenizer says which token ends a text | give "
+                               "eos_token_id in the model, or a tokenizer");
+    }
+    t->sampler.end_of_text = c->model.eos_token_id;
+    t->eval_sampler.end_of_text = c->model.eos_token_id;
+    return OK;
+}
+
 static enum err resolve_length(const struct trainer *t, struct conf *c)
 {
     if (c->max_steps > 0) {
@@ -155,7 +170,7 @@ static enum err open_local(struct trainer *t, struct conf *c)
     }
     TRY(resolve_length(t, c));
     resolve_tokens(t, c);
-    return OK;
+    return mask_ends(t, c);
 }
 
 /* ---- memory ---- */
