@@ -41,7 +41,7 @@ void sig_text(const struct comm_sig *sig, char out[COMM_SIG_TEXT])
     }
     if (kind->message) {
         snprintf(other, sizeof(other), " %s %u tag %u", sig->kind == KIND_RECV ? "from" : "to", sig->root, sig->tag);
-    } else if (sig->kind == KIND_BCAST) {
+    } else if (sig->kind == KIND_BCAST || sig->root != 0) {
         snprintf(other, sizeof(other), " root %u", sig->root);
     }
     snprintf(out, COMM_SIG_TEXT, "#%llu %s%s%s%s (%s:%u) of group %s", (unsigned long long)sig->number, kind->name,
@@ -204,6 +204,6 @@ enum err call_mismatch(struct comm *c, const struct comm_sig *sigs)
             text_add(&t, " with bounds or sizes of hash %04llx", (unsigned long long)(sigs[i].shape & 0xffff));
         }
     }
-    text_add(&t, ": all ranks of a group must make the same calls in the same order");
+    text_add(&t, " | all ranks of a group make the same calls in the same order: compare these places");
     return node_fail_too(c->world, COMM_NOBODY, ERR_PEER, t.data);
 }

@@ -119,8 +119,10 @@ struct comm_tree {
 
 /* ---- messages ---- */
 
-/* A message to rank `to` of the group: returns at once; `buf` must stay as it is until comm_sent of the same ticket.
- * Messages of one pair with one tag arrive in order. The receiver must ask for the same number of bytes: else ERR_PEER
+#define COMM_MESSAGES_MAX 64u
+/* A message to another rank `to` of the group. Returns at once, unless COMM_MESSAGES_MAX messages of this rank to that
+ * one have not been received yet: then it waits for one of them, so that a stage that runs ahead does not fill the
+ * memory. `buf` must stay as it is until comm_sent of the same ticket. Messages of one pair with one tag arrive in order. The receiver must ask for the same number of bytes: else ERR_PEER
  * on both. Not collective. */
 struct comm_ticket {
     void *state;

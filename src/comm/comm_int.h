@@ -132,6 +132,8 @@ MUST_USE enum err region_share(struct comm *via, uint32_t maker, uint64_t bytes,
 /* Wait until the value is `target` or more: a short spin, a few yields, then sleeps of at most COMM_WAIT_NS. Ends early
  * with the error of a failed rank, and with ERR_PEER when member `whom` of c, who was to post, has left. */
 MUST_USE enum err futex_wait(struct comm *c, struct comm_futex *f, uint32_t target, uint32_t whom);
+/* For comm_world.spins: how often a wait looks before it gives the core away. Ranks may outnumber the cores. */
+uint32_t node_spins(uint32_t node_size);
 /* Add 1 and wake who sleeps. */
 void futex_post(struct comm_futex *f);
 
@@ -230,6 +232,7 @@ struct comm {
 struct comm_world {
     uint32_t rank, size;
     uint32_t node, nodes, node_size, node_rank;
+    uint32_t spins; /* set by world_new */
     const uint32_t *node_of, *node_rank_of; /* by world rank; the transport's, live as long as the world */
     struct comm_node *ctl;
     struct comm_rank_slot *slot; /* own */
@@ -273,7 +276,8 @@ struct tree_rows {
 };
 void tree_sum_rows(const struct comm_tree *t, const struct tree_rows *rows);
 
-/* mpi.c: a world of the job an MPI launcher started. */
-MUST_USE enum err mpi_world_open(struct comm_world **out);
+/* mpi.c: a world of the job that an MPI launcher started. Collective over the job. */
+struct launch;
+MUST_USE enum err mpi_world_open(struct comm_world **out, const struct launch *launch);
 
 #endif

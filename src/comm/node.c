@@ -14,9 +14,18 @@
 
 #include "base/pool.h"
 
-/* Ranks may outnumber the cores: give the core away soon. */
-#define SPINS 100
-#define YIELDS 100
+/* Yields are few: each may give a whole time slice to a stranger, where a sleeper is woken at once. */
+#define SPINS_ALONE 1000 /* on a core of its own: some 50 us */
+#define SPINS_SHARED 50
+#define YIELDS 3
+
+uint32_t node_spins(uint32_t node_size)
+{
+    uint64_t cores = pool_cores();
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    bool alone = cores >= node_size || (online > 0 && cores * node_size <= (uint64_t)online); /* all, or bound to some */
+    return alone ? SPINS_ALONE : SPINS_SHARED;
+}
 
 bool node_fail(struct comm_world *w, uint32_t rank, enum err err, const char *message)
 {
@@ -110,9 +119,9 @@ enum err futex_wait(struct comm *c, struct comm_futex *f, uint32_t target, uint3
         if (atomic_load_explicit(&other->presence, memory_order_acquire) == RANK_LEFT && !reached(f, target)) {
             return fail_left(c, whom);
         }
-        if (round < SPINS) {
+        if (round < w->spins) {
             pool_relax();
-        } else if (round < SPINS + YIELDS) {
+        } else if (round < w->spins + YIELDS) {
             sched_yield();
         } else {
             sleep_on(f, target);

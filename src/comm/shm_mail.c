@@ -1,6 +1,6 @@
 /* Why this exists: messages between two ranks that share memory. A send copies into a block that the receiver can map
  * and is done: the sender computes on, and its buffer is free at once. Blocks are made when none is free that fits and
- * used again, so a job in its stride makes none.
+ * used again, so a job in its stride makes none. A sender that runs far ahead waits, so memory is bounded.
  *
  * A channel goes from one rank to another and has one entry for each block. Invariants: an entry belongs to the sender
  * while it is not full and to the receiver while it is; `order` counts the channel's messages, and the receiver takes
@@ -11,7 +11,7 @@
 
 #include "base/mem.h"
 
-#define ENTRIES 256u         /* of a channel: messages that may wait */
+#define ENTRIES COMM_MESSAGES_MAX
 #define BLOCK_LEAST 4096u    /* bytes */
 #define BLOCK_WASTE_MOST 4u  /* a block this many times too large is kept for larger messages */
 
@@ -27,8 +27,9 @@ struct entry {
 };
 
 struct channel {
-    _Alignas(64) struct comm_futex sent; /* messages */
-    _Atomic uint32_t used;               /* entries that have a block */
+    _Alignas(64) struct comm_futex sent;  /* messages */
+    _Alignas(64) struct comm_futex taken; /* of them */
+    _Atomic uint32_t used;                /* entries that have a block */
     struct entry entry[ENTRIES];
 };
 
@@ -155,27 +156,42 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* An entry whose block holds `bytes`; waits for one to come back when none is left. */
+static enum err free_entry(struct comm *c, uint32_t to, uint64_t bytes, struct entry **out)
+{
+    struct mail *m = mail_of(c);
+    struct channel *ch = &m->channel[c->rank * c->size + to];
+    uint32_t spare, i, seen;
+    TRY(blocks_of(m->out, to));
+    for (;;) {
+        seen = atomic_load_explicit(&ch->taken.value, memory_order_acquire);
+        i = choose(ch, m->out[to], bytes, &spare);
+        if (i < ENTRIES || spare < ENTRIES) {
+            break;
+        }
+        TRY(futex_wait(c, &ch->taken, seen + 1, to));
+    }
+    *out = &ch->entry[i < ENTRIES ? i : spare];
+    struct block *b = &m->out[to][*out - ch->entry];
+    if (i == ENTRIES) {
+        return make_block(c, *out, b, bytes);
+    }
+    if (!b->found) { /* it came back, so the receiver has it */
+        c->world->transport->region_found(c->world, &b->region);
+        b->found = true;
+    }
+    return OK;
+}
+
 enum err shm_send(struct comm *c, uint32_t to, uint32_t tag, const void *buf, uint64_t bytes,
                   struct comm_ticket *ticket)
 {
     struct mail *m = mail_of(c);
     struct channel *ch = &m->channel[c->rank * c->size + to];
-    TRY(blocks_of(m->out, to));
-    uint32_t spare, i = choose(ch, m->out[to], bytes, &spare);
-    if (i == ENTRIES && spare == ENTRIES) {
-        return FAIL(ERR_RESOURCE, "message to rank %u: %u wait to be received, the most there can be", c->member[to],
-                    ENTRIES);
-    }
-    struct entry *e = &ch->entry[i < ENTRIES ? i : spare];
-    struct block *b = &m->out[to][e - ch->entry];
-    if (i == ENTRIES) {
-        TRY(make_block(c, e, b, bytes));
-    } else if (!b->found) { /* it came back, so the receiver has it */
-        c->world->transport->region_found(c->world, &b->region);
-        b->found = true;
-    }
+    struct entry *e;
+    TRY(free_entry(c, to, bytes, &e));
     if (bytes > 0) {
-        memcpy(b->region.base, buf, bytes);
+        memcpy(m->out[to][e - ch->entry].region.base, buf, bytes);
     }
     e->tag = tag;
     e->bytes = bytes;
@@ -185,7 +201,7 @@ enum err shm_send(struct comm *c, uint32_t to, uint32_t tag, const void *buf, ui
     uint64_t hold = t->disturb != NULL ? t->disturb(c->world) : 0;
     e->hold_until_ns = hold > 0 ? now_ns() + hold : 0;
     atomic_store_explicit(&e->full, 1, memory_order_release);
-    if (e == &ch->entry[atomic_load_explicit(&ch->used, memory_order_relaxed)]) {
+    if (e == ch->entry + atomic_load_explicit(&ch->used, memory_order_relaxed)) {
         atomic_fetch_add_explicit(&ch->used, 1, memory_order_release);
     }
     futex_post(&ch->sent);
@@ -217,9 +233,10 @@ static enum err fail_size(struct comm *c, const struct entry *e)
 }
 
 /* The message is there: its bytes into buf, its entry back to the sender. */
-static enum err take(struct comm *c, struct entry *e, struct block *b, void *buf)
+static enum err take(struct comm *c, struct channel *ch, struct entry *e, void *buf)
 {
     struct comm_world *w = c->world;
+    struct block *b = &mail_of(c)->in[c->sig.root][e - ch->entry];
     if (b->generation != e->generation) {
         if (b->region.bytes > 0) {
             w->transport->region_free(w, &b->region);
@@ -233,14 +250,14 @@ static enum err take(struct comm *c, struct entry *e, struct block *b, void *buf
         memcpy(buf, b->region.base, e->bytes);
     }
     atomic_store_explicit(&e->full, 0, memory_order_release);
+    futex_post(&ch->taken);
     return OK;
 }
 
 enum err shm_recv(struct comm *c, uint32_t from, uint32_t tag, void *buf, uint64_t bytes)
 {
-    struct mail *m = mail_of(c);
-    struct channel *ch = &m->channel[from * c->size + c->rank];
-    TRY(blocks_of(m->in, from));
+    struct channel *ch = &mail_of(c)->channel[from * c->size + c->rank];
+    TRY(blocks_of(mail_of(c)->in, from));
     for (;;) {
         uint32_t seen = atomic_load_explicit(&ch->sent.value, memory_order_acquire);
         struct entry *e = oldest(ch, tag);
@@ -249,7 +266,7 @@ enum err shm_recv(struct comm *c, uint32_t from, uint32_t tag, void *buf, uint64
         } else if (e->bytes != bytes) {
             return fail_size(c, e);
         } else if (e->hold_until_ns == 0 || e->hold_until_ns <= now_ns()) {
-            return take(c, e, &m->in[from][e - ch->entry], buf);
+            return take(c, ch, e, buf);
         } else {
             nanosleep(&(struct timespec){ 0, 10000 }, NULL);
         }

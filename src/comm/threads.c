@@ -17,8 +17,7 @@ struct comm_threads {
     uint32_t size;
     uint32_t *zero;   /* node of each rank */
     uint32_t *number; /* rank within the node of each rank */
-    void *ctl;
-    uint64_t ctl_bytes;
+    struct comm_region ctl;
     struct thread_rank *rank;
 };
 
@@ -31,17 +30,18 @@ struct thread_rank {
 /* In front of the memory of a region; handle.word[0] is its address. */
 struct shared_block {
     _Alignas(64) _Atomic uint32_t users;
-    uint64_t bytes; /* of all of it */
+    void *heap; /* what to free */
 };
 
+/* From the heap, whose large blocks are pages that come when they are touched. */
 static enum err thread_region_new(struct comm_world *w, uint64_t bytes, struct comm_region *out)
 {
     (void)w;
-    void *mem;
-    TRY(mem_big_alloc(&mem, bytes + sizeof(struct shared_block)));
-    struct shared_block *b = mem;
+    void *heap;
+    TRY(mem_alloc(&heap, bytes + sizeof(struct shared_block) + MEM_ALIGN, 1));
+    struct shared_block *b = (struct shared_block *)(((uintptr_t)heap + MEM_ALIGN) / MEM_ALIGN * MEM_ALIGN);
     atomic_store(&b->users, 1);
-    b->bytes = bytes + sizeof(*b);
+    b->heap = heap;
     *out = (struct comm_region){ (unsigned char *)(b + 1), bytes, { { (uintptr_t)b } } };
     return OK;
 }
@@ -66,7 +66,7 @@ static void thread_region_free(struct comm_world *w, struct comm_region *r)
     (void)w;
     struct shared_block *b = (struct shared_block *)(uintptr_t)r->handle.word[0];
     if (atomic_fetch_sub(&b->users, 1) == 1) {
-        mem_big_free(b, b->bytes);
+        free(b->heap);
     }
     *r = (struct comm_region){ .base = NULL };
 }
@@ -115,7 +115,7 @@ static enum err start_ranks(struct comm_threads *t, uint64_t seed)
         struct thread_rank *rank = &t->rank[r];
         rank->seed = seed != 0 ? hash_mix(seed * 1000 + r) | 1 : 0;
         const struct comm_world def = { .rank = r, .size = t->size, .nodes = 1, .node_size = t->size, .node_rank = r,
-                                        .node_of = t->zero, .node_rank_of = t->number, .ctl = t->ctl,
+                                        .node_of = t->zero, .node_rank_of = t->number, .ctl = (struct comm_node *)t->ctl.base,
                                         .transport = &threads, .transport_state = rank };
         TRY(world_new(&rank->world, &def));
     }
@@ -130,7 +130,6 @@ enum err comm_threads_new(struct comm_threads **out, uint32_t size, uint64_t see
     TRY(mem_alloc(&mem, 1, sizeof(struct comm_threads)));
     struct comm_threads *t = mem;
     t->size = size;
-    t->ctl_bytes = world_region_bytes(size, 1);
     enum err err;
     TRY_OUT(mem_alloc(&mem, size, sizeof(*t->rank)));
     t->rank = mem;
@@ -138,7 +137,7 @@ enum err comm_threads_new(struct comm_threads **out, uint32_t size, uint64_t see
     t->zero = mem;
     TRY_OUT(mem_alloc(&mem, size, sizeof(*t->number)));
     t->number = mem;
-    TRY_OUT(mem_big_alloc(&t->ctl, t->ctl_bytes));
+    TRY_OUT(thread_region_new(NULL, world_region_bytes(size, 1), &t->ctl));
     TRY_OUT(start_ranks(t, seed));
     *out = t;
 out:
@@ -162,7 +161,9 @@ void comm_threads_free(struct comm_threads *t)
     for (uint32_t r = 0; t->rank != NULL && r < t->size; r++) {
         world_free(t->rank[r].world);
     }
-    mem_big_free(t->ctl, t->ctl_bytes);
+    if (t->ctl.base != NULL) {
+        thread_region_free(NULL, &t->ctl);
+    }
     free(t->rank);
     free(t->zero);
     free(t->number);

@@ -287,6 +287,7 @@ enum err world_new(struct comm_world **out, const struct comm_world *def)
     struct comm_world *w = mem;
     memcpy(w, def, sizeof(*w));
     w->slot = &w->ctl->slot[w->node_rank];
+    w->spins = node_spins(w->node_size);
     atomic_store(&w->slot->pid, (int32_t)getpid());
     atomic_store(&w->slot->presence, RANK_IN);
     atomic_store(&w->memory_bytes, world_region_bytes(w->node_size, w->nodes) / w->node_size);

@@ -10,14 +10,18 @@ static const uint32_t sizes[] = { 1, 2, 3, 4, 5, 8 };
 
 /* ---- one call at a time: kinds x sizes x lengths x seeds ---- */
 
+struct grid {
+    uint64_t check, seeds;
+};
+
 static enum err every_length(struct comm_world *w, void *arg)
 {
-    const uint64_t *check = arg;
+    const struct grid *g = arg;
     static const uint64_t lengths[] = { 0, 1, 5, 64, 1000, 32768, 70001 }; /* a half holds 32768 integers */
-    for (uint64_t seed = 0; seed < 12; seed++) {
+    for (uint64_t seed = 0; seed < g->seeds; seed++) {
         for (size_t i = 0; i < (seed < 3 ? 7 : 5); i++) { /* bounds and shapes differ by the seed */
             const struct comm_case k = { comm_all(w), seed, lengths[i] };
-            TRY(comm_check_run(&k, *check));
+            TRY(comm_check_run(&k, g->check));
         }
     }
     return OK;
@@ -28,8 +32,8 @@ static void calls_match_their_definitions(void **state)
     (void)state;
     for (uint64_t check = 0; check < COMM_CHECKS; check++) {
         for (size_t s = 0; s < SIZES; s++) {
-            run_ranks_ok(sizes[s], 0, every_length, &check);
-            run_ranks_ok(sizes[s], check * 10 + s + 1, every_length, &check);
+            run_ranks_ok(sizes[s], 0, every_length, &(struct grid){ check, 12 });
+            run_ranks_ok(sizes[s], check * 10 + s + 1, every_length, &(struct grid){ check, 4 });
         }
     }
 }
@@ -162,20 +166,21 @@ static void random_programs_on_three_threads(void **state)
 
 /* ---- messages ---- */
 
-/* More messages in flight than a stage of a pipeline makes, of one tag, then of many tags in reverse. */
+/* As many messages both ways as may wait, of one tag, then of many tags in reverse. */
 static enum err message_storm(struct comm_world *w, void *arg)
 {
     (void)arg;
     struct comm *c = comm_all(w);
-    uint32_t other = 1 - comm_rank(c);
+    uint32_t other = 1 - comm_rank(c), many = COMM_MESSAGES_MAX;
     struct comm_ticket ticket;
     for (uint32_t round = 0; round < 3; round++) {
-        for (uint32_t i = 0; i < 200; i++) {
+        TRY(comm_barrier(c));
+        for (uint32_t i = 0; i < many; i++) {
             uint32_t value = round * 1000 + i;
             TRY(comm_send(c, other, round == 0 ? 5 : i, &value, sizeof(value), &ticket));
         }
-        for (uint32_t i = 0; i < 200; i++) {
-            uint32_t value = 0, want = round == 0 ? i : 199 - i;
+        for (uint32_t i = 0; i < many; i++) {
+            uint32_t value = 0, want = round == 0 ? i : many - 1 - i;
             TRY(comm_recv(c, other, round == 0 ? 5 : want, &value, sizeof(value)));
             if (value != round * 1000 + want) {
                 return FAIL(ERR_RUN, "message %u of round %u: got %u", i, round, value);
@@ -190,6 +195,30 @@ static void messages_wait_and_keep_their_order(void **state)
     (void)state;
     run_ranks_ok(2, 0, message_storm, NULL);
     run_ranks_ok(2, 3, message_storm, NULL);
+}
+
+/* A sender that could run far ahead takes no more memory than what may wait. */
+static enum err one_way(struct comm_world *w, void *arg)
+{
+    (void)arg;
+    struct comm *c = comm_all(w);
+    static const char data[8192];
+    char in[sizeof(data)];
+    uint64_t before = comm_memory_bytes(w);
+    for (uint32_t i = 0; i < 1000; i++) {
+        struct comm_ticket ticket;
+        TRY(comm_rank(c) == 0 ? comm_send(c, 1, i % 3, data, sizeof(data), &ticket)
+                              : comm_recv(c, 0, i % 3, in, sizeof(in)));
+    }
+    uint64_t grown = comm_memory_bytes(w) - before;
+    return grown <= COMM_MESSAGES_MAX * sizeof(data) ? OK : FAIL(ERR_RUN, "%llu bytes", (unsigned long long)grown);
+}
+
+static void a_sender_far_ahead_waits(void **state)
+{
+    (void)state;
+    run_ranks_ok(2, 0, one_way, NULL);
+    run_ranks_ok(2, 7, one_way, NULL);
 }
 
 /* In its stride a pipeline makes no new blocks. */
@@ -259,7 +288,7 @@ static void one_rank_needs_nobody(void **state)
     struct comm *part;
     assert_ok(comm_split(comm_all(w), 3, "part", &part));
     for (uint64_t check = 0; check < COMM_CHECKS; check++) {
-        assert_ok(every_length(w, &check));
+        assert_ok(every_length(w, &(struct grid){ check, 12 }));
         const struct comm_case k = { part, check, 100 };
         assert_ok(comm_check_run(&k, check));
     }
@@ -273,6 +302,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(groups_of_layouts_work),
     cmocka_unit_test(random_programs_on_three_threads),
     cmocka_unit_test(messages_wait_and_keep_their_order),
+    cmocka_unit_test(a_sender_far_ahead_waits),
     cmocka_unit_test(steady_messages_take_no_memory),
     cmocka_unit_test(windows_grow_and_stay),
     cmocka_unit_test(one_rank_needs_nobody),
