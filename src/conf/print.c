@@ -309,6 +309,11 @@ static void digest_value(struct digest_text *d, const struct conf *c, const stru
     case KEY_REAL:
         digest_add(d, key->name, scalar_write_real(*(const double *)(const void *)field).text);
         return;
+    case KEY_FLAG: /* an option that is off leaves no trace: digests from before there was one stand */
+        if (*(const bool *)(const void *)field) {
+            digest_add(d, key->name, "true");
+        }
+        return;
     case KEY_SCHEDULE:
         digest_whole(d, key->name, *(const unsigned *)(const void *)field);
         return;

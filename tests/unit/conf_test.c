@@ -432,6 +432,7 @@ static void digest_follows_identity_only(void **state)
     (void)state;
     static const char *const same[] = { "threads: 2\n", "micro_batch_size: 2\nglobal_batch_size: 8\n",
                                         "output_dir: x\n", "logging_steps: 7\n", "seed: 42\n",
+                                        "eod_mask_loss: false\n",
                                         "world_size: 1\n", "zero_stage: 3\n", "distributed_timeout: 5\n",
                                         "pipeline_layers: 2\n", "dp: 1\n" };
     static const char *const other[] = { "seed: 43\n",
@@ -439,6 +440,7 @@ static void digest_follows_identity_only(void **state)
                                          "global_batch_size: 9\n",
                                          "lr_scheduler_type: linear\n",
                                          "grad_scale_log2: 30\n",
+                                         "eod_mask_loss: true\n",
                                          "seq_length: 255\n" };
     char base[33], hex[33], text[512];
     struct loaded l = load_text(BASE "max_steps: 9\n");
