@@ -320,11 +320,6 @@ static void digest_value(struct digest_text *d, const struct conf *c, const stru
     case KEY_MODEL:
         digest_model(d, &c->model);
         return;
-    case KEY_FLAG:
-        if (*(const bool *)(const void *)field) { /* off: the digest that there was before the key was */
-            digest_add(d, key->name, "true");
-        }
-        return;
     default:
         BUG_IF(true);
     }
