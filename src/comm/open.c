@@ -5,6 +5,7 @@
 #include "comm/comm_int.h"
 
 #include "base/mem.h"
+#include "comm/mpi_launch.h"
 
 static void alone_close(struct comm_world *w, enum err err)
 {
@@ -30,28 +31,10 @@ static enum err alone_open(struct comm_world **out)
     return err;
 }
 
-/* What the launchers of MPI jobs leave in the environment of every process they start. */
-static bool started_by_mpi(void)
-{
-    static const char *const names[] = { "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE" };
-    bool found = false;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        found |= getenv(names[i]) != NULL;
-    }
-    return found;
-}
-
 enum err comm_open(struct comm_world **out)
 {
     *out = NULL;
-    if (started_by_mpi()) {
-        return mpi_world_open(out);
-    }
-    const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
-    if (tasks != NULL && strtoul(tasks, NULL, 10) > 1) {
-        return FAIL(ERR_USAGE, "srun: it started %s tasks without MPI, so each of them would be a job of its own | give "
-                               "srun --mpi=pmix, or start with mpirun",
-                    tasks);
-    }
-    return alone_open(out);
+    struct launch launch;
+    TRY(launch_find(&launch));
+    return launch.by != NULL ? mpi_world_open(out, &launch) : alone_open(out);
 }

@@ -1,0 +1,154 @@
+/* One rank of a job that mpirun or srun starts: runs every call of comm.h on groups of it and compares every bit with
+ * the serial definitions, or fails in a way that its argument names. Exits with the code of the error, as invar does.
+ *
+ *   comm_driver calls              all calls, on the world, on pairs, and on groups that cross pairs
+ *   comm_driver big                 a few calls of many chunks
+ *   comm_driver agreed              all agree on an error of configuration of rank 1: exit 2
+ *   comm_driver fails               the last rank fails alone, others wait for it: exit 3
+ *   comm_driver mismatch            rank 1 makes another call: exit 5
+ *   comm_driver message             rank 1 asks for another number of bytes: exit 5
+ *   comm_driver early               rank 1 goes home while others wait for it
+ *   comm_driver die                 rank 1 kills itself
+ *
+ * Rank 0 prints what it is part of: "4 ranks, 2 nodes, 2 ranks on this one". */
+#include <signal.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/pool.h"
+#include "comm_cases.h"
+
+#define LENGTHS_SMALL 8
+
+/* Every call on one group, at sizes around the limits of what fits a meeting, and larger ones. */
+static enum err calls_on(struct comm *c)
+{
+    static const uint64_t lengths[] = { 0, 1, 19, 20, 38, 39, 152, 153, 5000, 70001 };
+    for (uint64_t check = 0; check < COMM_CHECKS; check++) {
+        for (uint64_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+            uint64_t seeds = i < LENGTHS_SMALL ? 4 : 2;
+            for (uint64_t seed = 0; seed < seeds; seed++) {
+                const struct comm_case k = { c, seed * 16 + check, lengths[i] };
+                TRY(comm_check_run(&k, check));
+            }
+        }
+    }
+    return OK;
+}
+
+static enum err calls(struct comm_world *w)
+{
+    struct comm *all = comm_all(w), *pair, *across, *swapped;
+    uint32_t rank = comm_rank(all), size = comm_size(all);
+    TRY(calls_on(all));
+    TRY(comm_split(all, rank / 2, "pair", &pair));
+    TRY(comm_split(all, rank % 2, "across", &across));
+    TRY(comm_split(across, comm_rank(across) / 2, "part", &swapped)); /* a group of a group */
+    TRY(calls_on(pair));
+    TRY(calls_on(across));
+    TRY(calls_on(swapped));
+    bool right = comm_rank(pair) == rank % 2 && comm_rank(across) == rank / 2 &&
+                 comm_size(across) == (size + 1 - rank % 2) / 2;
+    return right ? OK : FAIL(ERR_RUN, "rank %u: its groups have other ranks than asked for", rank);
+}
+
+static enum err big(struct comm_world *w)
+{
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        const struct comm_case k = { comm_all(w), seed, 5000003 };
+        TRY(check_sum(&k));
+        TRY(check_reduce_scatter(&k));
+        TRY(check_all_gather(&k));
+        TRY(comm_check_run(&k, COMM_CHECKS - 1));
+        TRY(check_messages(&k));
+    }
+    return OK;
+}
+
+static enum err agreed(struct comm_world *w)
+{
+    bool mine = comm_rank(comm_all(w)) == 1;
+    return comm_agree(comm_all(w), mine ? FAIL(ERR_USAGE, "key x: 3, expected 4 | write 4") : OK);
+}
+
+static enum err fails(struct comm_world *w)
+{
+    struct comm *all = comm_all(w);
+    if (comm_rank(all) + 1 == comm_size(all)) {
+        return FAIL(ERR_DATA, "file f: damaged | bring it back");
+    }
+    return comm_barrier(all);
+}
+
+static enum err mismatch(struct comm_world *w)
+{
+    int64_t n[4] = { 0 };
+    return comm_rank(comm_all(w)) == 1 ? comm_barrier(comm_all(w)) : comm_sum_i64(comm_all(w), n, 4);
+}
+
+static enum err message(struct comm_world *w)
+{
+    struct comm *all = comm_all(w);
+    char bytes[64] = "";
+    if (comm_rank(all) == 1) {
+        TRY(comm_recv(all, 0, 3, bytes, 63));
+    }
+    if (comm_rank(all) == 0) {
+        struct comm_ticket ticket;
+        TRY(comm_send(all, 1, 3, bytes, 64, &ticket));
+        TRY(comm_sent(all, &ticket));
+    }
+    return comm_barrier(all);
+}
+
+static enum err early(struct comm_world *w)
+{
+    return comm_rank(comm_all(w)) == 1 ? OK : comm_barrier(comm_all(w));
+}
+
+static enum err die(struct comm_world *w)
+{
+    if (comm_rank(comm_all(w)) == 1) {
+        kill(getpid(), SIGKILL);
+    }
+    return comm_barrier(comm_all(w));
+}
+
+static const struct mode {
+    const char *name;
+    enum err (*run)(struct comm_world *w);
+} modes[] = {
+    { "calls", calls }, { "big", big },     { "agreed", agreed },   { "fails", fails },
+    { "mismatch", mismatch }, { "message", message }, { "early", early }, { "die", die },
+};
+
+static enum err run(struct comm_world *w, int argc, char **argv)
+{
+    if (comm_rank(comm_all(w)) == 0) {
+        printf("%u ranks, %u nodes, %u ranks on this one\n", comm_size(comm_all(w)), comm_nodes(w), comm_node_size(w));
+        fflush(stdout);
+    }
+    for (size_t i = 0; argc == 2 && i < sizeof(modes) / sizeof(modes[0]); i++) {
+        if (strcmp(modes[i].name, argv[1]) == 0) {
+            return modes[i].run(w);
+        }
+    }
+    return FAIL(ERR_USAGE, "usage: comm_driver MODE, see the top of its source");
+}
+
+int main(int argc, char **argv)
+{
+    struct comm_world *w;
+    pool_set_float_mode();
+    enum err err = comm_open(&w);
+    if (err != OK) {
+        err_print();
+        return err_exit_code(err);
+    }
+    err = run(w, argc, argv);
+    if (err != OK && comm_rank(comm_all(w)) == 0) {
+        err_print();
+    }
+    comm_close(w, err);
+    return err_exit_code(err);
+}
