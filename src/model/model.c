@@ -440,12 +440,20 @@ enum err model_infer(struct model *m, uint64_t first, uint64_t count, const int3
     return OK;
 }
 
-double model_train_flops_per_token(const struct model_conf *c, uint64_t seq_length)
+double model_layer_flops(const struct model_conf *c, uint64_t seq_length)
 {
     double q = (double)(c->heads * c->head_dim), kv = (double)(c->kv_heads * c->head_dim);
     double hidden = (double)c->hidden, ffn = (double)c->ffn;
-    double per_layer =
-        hidden * (q + 2.0 * kv) + q * hidden + (family_desc(c->family)->gated ? 3.0 : 2.0) * hidden * ffn;
-    double matrices = (double)c->layers * per_layer + hidden * (double)c->vocab;
-    return 6.0 * matrices + 12.0 * (double)c->layers * q * ((double)seq_length + 1.0) / 2.0;
+    double matrices = hidden * (q + 2.0 * kv) + q * hidden + (family_desc(c->family)->gated ? 3.0 : 2.0) * hidden * ffn;
+    return 6.0 * matrices + 12.0 * q * ((double)seq_length + 1.0) / 2.0;
+}
+
+double model_head_flops(const struct model_conf *c)
+{
+    return 6.0 * (double)c->hidden * (double)c->vocab;
+}
+
+double model_train_flops(const struct model_conf *c, uint64_t seq_length)
+{
+    return (double)c->layers * model_layer_flops(c, seq_length) + model_head_flops(c);
 }

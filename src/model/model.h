@@ -137,7 +137,10 @@ MUST_USE enum err model_infer(struct model *m, uint64_t first, uint64_t count, c
                               float *logits);
 
 /* Floating-point operations of one token's forward and backward (products with parameters and attention; fused
- * multiply-add = 2): 6 x matrix parameters + 12 x layers x heads x head_dim x (T + 1) / 2. */
-double model_train_flops_per_token(const struct model_conf *c, uint64_t seq_length);
+ * multiply-add = 2). A layer: 6 x its matrix parameters + 12 x heads x head_dim x (T + 1) / 2; the head: 6 x hidden x
+ * vocab; the model: both. */
+double model_layer_flops(const struct model_conf *c, uint64_t seq_length);
+double model_head_flops(const struct model_conf *c);
+double model_train_flops(const struct model_conf *c, uint64_t seq_length);
 
 #endif

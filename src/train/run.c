@@ -1,12 +1,36 @@
 /* Why this exists: the loop around the step: what is reported, evaluated and saved, and when. */
 #include "base/file.h"
 #include "ckpt/ckpt.h"
+#include "train/balance.h"
 #include "train/optimizer.h"
 #include "train/output.h"
 #include "train/trainer.h"
 
 #define RECORDER_FOLDER "recorder"
 #define REJECTED_MAX 5u /* steps in a row that may be rejected before the run gives up */
+
+/* A pipeline that waits for one stage says so, with a better division when there is one. */
+static enum err describe_balance(const struct trainer *t, struct buf *out)
+{
+    struct balance b;
+    const struct pipe *p = &t->ranks.pipe;
+    if (p->stages < 2) {
+        return OK;
+    }
+    TRY(buf_printf(out, "pipeline: %u micro-batches, at best %.1f %% of the time idle\n", t->ranks.micros,
+                   100.0 * pipe_bubble(p, t->ranks.micros)));
+    if (!balance_pipe(p, &t->conf->model, t->conf->seq_length, &b) || b.worst < 1.05 * b.best_worst) {
+        return OK;
+    }
+    TRY(buf_printf(out, "pipeline: the busiest stage has %.2f times the mean work (the head counts as %.1f layers); "
+                        "%.2f with --pipeline_layers ", b.worst,
+                   model_head_flops(&t->conf->model) / model_layer_flops(&t->conf->model, t->conf->seq_length),
+                   b.best_worst));
+    for (uint32_t s = 0; s < p->stages; s++) {
+        TRY(buf_printf(out, "%s%llu", s > 0 ? "," : "", (unsigned long long)b.counts[s]));
+    }
+    return buf_add_string(out, "\n");
+}
 
 static enum err print_start(struct trainer *t)
 {
@@ -26,6 +50,7 @@ static enum err print_start(struct trainer *t)
     t->peak_gflops = kern_peak_gflops(t->kern);
     TRY_OUT(buf_printf(&text, "machine: %u ranks x %u threads, %s, %.0f GFLOP/s measured peak of a rank (fp32)\n", ranks,
                        pool_threads(t->pool), kern_isa_name(kern_isa(t->kern)), t->peak_gflops));
+    TRY_OUT(describe_balance(t, &text));
     TRY_OUT(buf_printf(&text, "data: %llu tokens, %llu samples of %llu tokens; %llu steps are %.2f epochs\n\n",
                        (unsigned long long)store_tokens(t->data), (unsigned long long)t->sampler.samples,
                        (unsigned long long)c->seq_length, (unsigned long long)c->max_steps,
@@ -92,7 +117,7 @@ static enum err report_step(struct trainer *t, const struct step_report *r, stru
         return OK;
     }
     double tokens_s = (double)(c->global_batch_size * c->seq_length) / r->seconds;
-    double gflops = tokens_s * model_train_flops_per_token(&c->model, c->seq_length) * 1e-9;
+    double gflops = tokens_s * model_train_flops(&c->model, c->seq_length) * 1e-9;
     bool last = r->step == c->max_steps;
     char memory[32], left[32];
     log_progress_line(

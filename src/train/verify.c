@@ -254,27 +254,41 @@ static enum err run_ranks(struct run *run)
     return OK;
 }
 
-/* The job's arguments, the layout's, and the global batch: the last one given counts. */
+/* Whether `argument` is --key or --key=value of a key that is set for the layout: `count` words, every second one. */
+static bool is_set(const char *argument, const char *const *words, int count)
+{
+    for (int i = 0; i < count; i += 2) {
+        size_t bytes = strlen(words[i]);
+        if (strncmp(argument, words[i], bytes) == 0 && (argument[bytes] == '\0' || argument[bytes] == '=')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The job's arguments without those that the layout sets, the layout's, and the global batch. */
 static enum err join_arguments(struct run *run, uint64_t global_batch, char batch[32])
 {
-    static char *const fixed[] = { "--world_size", "null", "--gradient_accumulation_steps", "null",
-                                   "--num_layers_per_virtual_pipeline_stage", "null", "--global_batch_size" };
+    const char *set[64] = { "--global_batch_size", batch, "--world_size", "null", "--gradient_accumulation_steps",
+                            "null", "--num_layers_per_virtual_pipeline_stage", "null" };
+    int count = 8;
     void *mem;
-    int fixed_count = (int)(sizeof(fixed) / sizeof(fixed[0]));
-    TRY(mem_alloc(&mem, (size_t)(run->job->argc + run->layout->count + fixed_count + 1), sizeof(char *)));
+    snprintf(batch, 32, "%llu", (unsigned long long)global_batch);
+    for (int i = 0; i < run->layout->count; i++) {
+        set[count++] = run->layout->words[i];
+    }
+    TRY(mem_alloc(&mem, (size_t)(run->job->argc + count), sizeof(char *)));
     run->argv = mem;
     for (int i = 0; i < run->job->argc; i++) {
-        run->argv[run->argc++] = run->job->argv[i];
-    }
-    for (int i = 0; i < run->layout->count; i++) {
-        run->argv[run->argc++] = (char *)(uintptr_t)run->layout->words[i];
-    }
-    if (global_batch > 0) {
-        snprintf(batch, 32, "%llu", (unsigned long long)global_batch);
-        for (int i = 0; i < fixed_count; i++) {
-            run->argv[run->argc++] = fixed[i];
+        char *argument = run->job->argv[i];
+        if (!is_set(argument, set, count)) {
+            run->argv[run->argc++] = argument;
+        } else if (strchr(argument, '=') == NULL) {
+            i++; /* its value */
         }
-        run->argv[run->argc++] = batch;
+    }
+    for (int i = 0; i < count; i++) {
+        run->argv[run->argc++] = (char *)(uintptr_t)set[i];
     }
     return OK;
 }
