@@ -179,7 +179,7 @@ static enum err run(const struct options *o)
     enum err err;
     TRY(check_names(o));
     TRY(verify_layout_parse(&serial, "serial"));
-    TRY(verify_defaults(&o->job, &batch));
+    TRY(verify_global_batch(&o->job, &batch));
     TRY_OUT(verify_run(&o->job, &serial, batch, &want, &why));
     printf("%-18s reference  %016llx  %2u ranks  loss %.6f  %.2f s\n", serial.name,
            (unsigned long long)want.step[o->job.steps - 1].state_hash, 1u, want.step[o->job.steps - 1].loss,

@@ -266,12 +266,12 @@ static bool is_set(const char *argument, const char *const *words, int count)
     return false;
 }
 
-/* The job's arguments without those that the layout sets, the layout's, and the global batch. */
+/* The job's arguments without those that the layout sets, the layout's, and the global batch (0: what the job says). */
 static enum err join_arguments(struct run *run, uint64_t global_batch, char batch[32])
 {
-    const char *set[64] = { "--global_batch_size", batch, "--world_size", "null", "--gradient_accumulation_steps",
-                            "null", "--num_layers_per_virtual_pipeline_stage", "null" };
-    int count = 8;
+    const char *set[64] = { "--world_size", "null", "--num_layers_per_virtual_pipeline_stage", "null",
+                            "--gradient_accumulation_steps", "null", "--global_batch_size", batch };
+    int count = global_batch > 0 ? 8 : 4;
     void *mem;
     snprintf(batch, 32, "%llu", (unsigned long long)global_batch);
     for (int i = 0; i < run->layout->count; i++) {
@@ -320,13 +320,26 @@ enum err verify_run(const struct verify_job *job, const struct verify_layout *l,
     return run_layout(&run, global_batch);
 }
 
-enum err verify_defaults(const struct verify_job *job, uint64_t *global_batch)
+/* The job as one rank sees it. conf_release frees *conf in any case. */
+static enum err load_serial(const struct verify_job *job, struct conf *conf)
 {
-    struct conf conf = { 0 };
+    struct verify_layout serial;
     struct findings f = { 0 };
-    enum err err = conf_load(&conf, job->path, job->argc, job->argv, 1, &f);
+    char batch[32];
+    TRY(verify_layout_parse(&serial, "serial"));
+    struct run run = { .job = job, .layout = &serial };
+    TRY(join_arguments(&run, 0, batch));
+    enum err err = conf_load(conf, job->path, run.argc, run.argv, 1, &f);
     findings_print(&f);
     findings_release(&f);
+    free(run.argv);
+    return err;
+}
+
+enum err verify_global_batch(const struct verify_job *job, uint64_t *global_batch)
+{
+    struct conf conf = { 0 };
+    enum err err = load_serial(job, &conf);
     *global_batch = conf.global_batch_size;
     conf_release(&conf);
     return err;
@@ -352,9 +365,8 @@ enum err verify_explain(const struct verify_job *job, const struct verify_layout
     struct trace first = { 0 }, second = { 0 };
     struct registry r = { 0 };
     struct conf conf = { 0 };
-    struct findings f = { 0 };
     enum err err;
-    TRY_OUT(conf_load(&conf, job->path, job->argc, job->argv, 1, &f));
+    TRY_OUT(load_serial(job, &conf));
     const struct share all = share_all(conf.model.layers);
     TRY_OUT(registry_init(&r, &conf.model, &all));
     TRY_OUT(traced(job, a, global_batch, step, &first));
@@ -367,6 +379,5 @@ out:
     trace_close(&second);
     registry_release(&r);
     conf_release(&conf);
-    findings_release(&f);
     return err;
 }

@@ -49,8 +49,9 @@ MUST_USE enum err verify_layout_parse(struct verify_layout *l, const char *text)
  * those of the job; ERR_USAGE with an empty message: the configuration refuses the layout (findings are in `why`). */
 MUST_USE enum err verify_run(const struct verify_job *job, const struct verify_layout *l, uint64_t global_batch,
                              struct verify_result *out, struct buf *why);
-/* The global batch and the layouts that `all` stands for: every axis alone and in pairs. */
-MUST_USE enum err verify_defaults(const struct verify_job *job, uint64_t *global_batch);
+/* The global batch of the job on one rank. */
+MUST_USE enum err verify_global_batch(const struct verify_job *job, uint64_t *global_batch);
+/* The layouts that `all` stands for: every axis alone and in pairs. */
 extern const char *const verify_layouts[];
 extern const size_t verify_layouts_count;
 /* Find what differs first in step `step` (from 1): runs both again with fine hashes. */
