@@ -69,22 +69,23 @@ static void release_golden(struct golden *g)
     free(g->logits);
 }
 
-/* Read a tensor file with the registry's names into a flat storage of its own. */
-static float *read_flat(struct golden *g, const struct registry *r, const char *file)
+/* Read a tensor file with the registry's names: all tensors, each at its rig.offset; the caller frees. */
+static float *read_tensors(struct golden *g, const struct rig *r, const char *file)
 {
-    float *flat = calloc(r->stored, sizeof(float));
-    struct ckpt_tensor *list = calloc(r->count, sizeof(*list));
-    struct ckpt_box *boxes = calloc(r->count, sizeof(*boxes));
-    assert_true(flat != NULL && list != NULL && boxes != NULL);
-    for (uint32_t i = 0; i < r->count; i++) {
-        const struct param *p = &r->list[i];
+    const struct registry *reg = r->reg;
+    float *all = calloc(reg->elements, sizeof(float));
+    struct ckpt_tensor *list = calloc(reg->count, sizeof(*list));
+    struct ckpt_box *boxes = calloc(reg->count, sizeof(*boxes));
+    assert_true(all != NULL && list != NULL && boxes != NULL);
+    for (uint32_t i = 0; i < reg->count; i++) {
+        const struct param *p = &reg->list[i];
         list[i] = (struct ckpt_tensor){ p->name, p->rank, { p->shape[0], p->shape[1] }, &boxes[i], 1, false };
-        boxes[i] = ckpt_box_whole(&list[i], flat + p->offset);
+        boxes[i] = ckpt_box_whole(&list[i], all + r->offset[i]);
     }
-    assert_ok(ckpt_read(g->ckpt, file, list, r->count));
+    assert_ok(ckpt_read(g->ckpt, file, list, reg->count));
     free(list);
     free(boxes);
-    return flat;
+    return all;
 }
 
 /* Fails when the largest difference is above `bound` times the largest element of `want`. */
@@ -135,8 +136,17 @@ static void key_bias_has_no_gradient(const struct param *p, const float *got, do
 
 static void open_rig(struct rig *r, struct golden *g, const struct model_shape *shape, enum isa isa)
 {
+    struct kept kept[RIG_BUCKETS_MAX];
     rig_open(r, &g->conf, shape, isa, 2);
-    assert_ok(state_read_weights(g->ckpt, r->model));
+    for (uint32_t b = 0; b < r->reg->bucket_count; b++) {
+        kept[b] = (struct kept){ r->at.p[b], { 0, r->reg->buckets[b].stored } };
+    }
+    assert_ok(state_read_weights(g->ckpt, r->reg, kept));
+}
+
+static struct micro micro_of(const struct golden *g, uint64_t batch)
+{
+    return (struct micro){ .sequences = SEQUENCES, .token = g->token[batch], .target = g->target[batch] };
 }
 
 static void check_forward(struct golden *g, enum isa isa)
@@ -148,7 +158,7 @@ static void check_forward(struct golden *g, enum isa isa)
     assert_non_null(logits);
     open_rig(&r, g, &shape, isa);
     for (int s = 0; s < SEQUENCES; s++) {
-        model_infer(r.model, 0, LENGTH, g->token[0] + s * LENGTH, true, logits);
+        assert_ok(model_infer(r.model, 0, LENGTH, g->token[0] + s * LENGTH, true, logits));
         compare("logits", logits, g->logits + (uint64_t)s * LENGTH * vocab, LENGTH * vocab, 2e-5);
     }
     rig_close(&r);
@@ -160,60 +170,99 @@ static void check_gradients(struct golden *g, enum isa isa)
     struct rig r;
     struct model_shape shape = rig_shape(&g->conf, MODEL_TRAIN, SEQUENCES, LENGTH);
     struct model_loss loss = { 0 };
+    const struct micro micro = micro_of(g, 0);
     open_rig(&r, g, &shape, isa);
-    model_micro_step(r.model, SEQUENCES, g->token[0], g->target[0], &loss);
+    assert_ok(model_micro_step(r.model, &micro, &loss));
     assert_false(loss.bad);
     float got = (float)(fixed_to_loss(loss.sum) / (double)loss.tokens);
     compare("loss", &got, &g->loss, 1, 2e-5);
-    const struct registry *reg = model_registry(r.model);
-    float *want = read_flat(g, reg, "gradients.safetensors"), *mine = calloc(reg->stored, sizeof(float));
+    int64_t *grad = rig_gradients(&r);
+    float *want = read_tensors(g, &r, "gradients.safetensors"), *mine = calloc(r.reg->elements, sizeof(float));
     assert_non_null(mine);
     double factor = 1.0 / (double)((int64_t)1 << shape.grad_scale_log2) / (double)loss.tokens;
-    for (uint32_t i = 0; i < reg->count; i++) {
-        const struct param *p = &reg->list[i];
-        kern_grad_to_float(r.kern, p->elements, model_grads(r.model) + p->offset, factor, mine + p->offset);
-        compare_param(p, mine + p->offset, want + p->offset, 1e-4);
-        key_bias_has_no_gradient(p, mine + p->offset, 1e-4);
+    kern_grad_to_float(r.kern, r.reg->elements, grad, factor, mine);
+    for (uint32_t i = 0; i < r.reg->count; i++) {
+        compare_param(&r.reg->list[i], mine + r.offset[i], want + r.offset[i], 1e-4);
+        key_bias_has_no_gradient(&r.reg->list[i], mine + r.offset[i], 1e-4);
     }
     free(want);
     free(mine);
+    free(grad);
     rig_close(&r);
+}
+
+/* A rank on its own, and what it keeps: the model of a rig uses that, with the rig's weights, instead of the rig's. */
+struct solo {
+    struct comm_threads *threads;
+    struct ranks ranks;
+    struct holdings holdings;
+    struct arena arena;
+};
+
+static void solo_open(struct solo *s, struct rig *r, const struct conf *c)
+{
+    *s = (struct solo){ 0 };
+    assert_ok(comm_threads_new(&s->threads, 1, 0));
+    assert_ok(ranks_open(&s->ranks, comm_threads_world(s->threads, 0), c));
+    assert_ok(holdings_open(&s->holdings, &s->ranks, r->reg, r->kern, c));
+    holdings_layout(&s->holdings, &s->arena);
+    assert_ok(arena_back(&s->arena));
+    holdings_layout(&s->holdings, &s->arena);
+    assert_ok(holdings_start(&s->holdings, r->model));
+    for (uint32_t b = 0; b < r->reg->bucket_count; b++) {
+        memcpy(s->holdings.p[b], r->at.p[b], r->reg->buckets[b].stored * sizeof(float));
+    }
+    r->at = (struct model_lists){ s->holdings.p, s->holdings.g };
+}
+
+static void solo_close(struct solo *s)
+{
+    holdings_close(&s->holdings);
+    arena_release(&s->arena);
+    comm_close(s->ranks.world, OK);
+    comm_threads_free(s->threads);
+}
+
+static double grad_norm(const struct solo *s, const struct conf *c, struct model_loss *loss)
+{
+    struct fixed_wide sum;
+    optimizer_squares(&s->holdings, &sum, &loss->bad);
+    return optimizer_norm(&sum, (int32_t)c->grad_scale_log2, loss->tokens);
 }
 
 static void check_steps(struct golden *g, enum isa isa)
 {
     struct rig r;
+    struct solo s;
     struct model_shape shape = rig_shape(&g->conf, MODEL_TRAIN, SEQUENCES, LENGTH);
-    struct optimizer o;
-    struct arena moments = { 0 };
     const struct conf c = {
         .learning_rate = 3e-3, .weight_decay = 0.1, .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_epsilon = 1e-8,
-        .max_grad_norm = 1.0, .grad_scale_log2 = shape.grad_scale_log2,
+        .max_grad_norm = 1.0, .grad_scale_log2 = shape.grad_scale_log2, .model = g->conf, .tp = 1, .pp = 1, .cp = 1,
+        .dp = 1, .pipe_chunks = 1, .global_batch_size = SEQUENCES, .micro_batch_size = SEQUENCES,
     };
+    uint64_t box_hash[3 * RIG_PARAMS_MAX];
     open_rig(&r, g, &shape, isa);
-    optimizer_layout(&o, r.model, &moments);
-    assert_ok(arena_back(&moments));
-    optimizer_layout(&o, r.model, &moments);
+    solo_open(&s, &r, &c);
     for (uint64_t step = 1; step <= STEPS; step++) {
         struct model_loss loss = { 0 };
-        uint64_t b = (step - 1) % BATCHES;
-        model_micro_step(r.model, SEQUENCES, g->token[b], g->target[b], &loss);
-        double norm = optimizer_grad_norm(r.model, r.kern, shape.grad_scale_log2, loss.tokens, &loss.bad);
+        const struct micro micro = micro_of(g, (step - 1) % BATCHES);
+        assert_ok(model_micro_step(r.model, &micro, &loss));
+        double norm = grad_norm(&s, &c, &loss);
         assert_false(loss.bad);
         float got[2] = { (float)(fixed_to_loss(loss.sum) / (double)loss.tokens), (float)norm };
         compare("losses", &got[0], &g->losses[step - 1], 1, 2e-5);
         compare("grad_norms", &got[1], &g->grad_norms[step - 1], 1, 1e-4);
         const struct optimizer_update u = { .step = step, .tokens = loss.tokens, .lr = c.learning_rate,
                                             .grad_norm = norm };
-        optimizer_step(&o, r.model, r.kern, &c, &u);
+        optimizer_step(&s.holdings, &c, &u, box_hash);
     }
-    const struct registry *reg = model_registry(r.model);
-    float *want = read_flat(g, reg, "after.safetensors");
-    for (uint32_t i = 0; i < reg->count; i++) {
-        compare_param(&reg->list[i], model_params(r.model) + reg->list[i].offset, want + reg->list[i].offset, 1e-4);
+    float *want = read_tensors(g, &r, "after.safetensors"), *mine = rig_weights(&r);
+    for (uint32_t i = 0; i < r.reg->count; i++) {
+        compare_param(&r.reg->list[i], mine + r.offset[i], want + r.offset[i], 1e-4);
     }
     free(want);
-    arena_release(&moments);
+    free(mine);
+    solo_close(&s);
     rig_close(&r);
 }
 

@@ -1,5 +1,5 @@
 /* The decoder: every gradient against central differences of an independent model in double, causality, the cache,
- * units, masks, and the same bits for micro-batches, threads and instruction sets. */
+ * units, masks, dropout, and the same bits for micro-batches, threads and instruction sets. */
 #include "rig.h"
 
 #include "base/rng.h"
@@ -24,6 +24,22 @@ static const struct model_conf tiny_llama_tied = {
 static const struct model_conf *const families[] = { &tiny_gpt2, &tiny_llama, &tiny_llama_tied };
 #define FAMILIES (sizeof(families) / sizeof(families[0]))
 
+#define FIRST_SAMPLE 5000000000u /* number of a batch's first sequence in the run */
+#define SEED 77u                 /* of dropout */
+
+static struct model_conf with_rates(const struct model_conf *c, double resid, double embd)
+{
+    struct model_conf dropped = *c;
+    dropped.resid_dropout = resid;
+    dropped.embd_dropout = embd;
+    return dropped;
+}
+
+static struct model_conf with_dropout(const struct model_conf *c)
+{
+    return with_rates(c, 0.3, 0.3);
+}
+
 struct batch {
     int32_t token[SEQUENCES * LENGTH], target[SEQUENCES * LENGTH];
 };
@@ -41,68 +57,116 @@ static struct batch make_batch(uint64_t seed)
     return b;
 }
 
+/* Sequences [first, first + count) of a batch. */
+static struct micro micro_of(const struct batch *b, uint64_t first, uint64_t count)
+{
+    return (struct micro){ .sequences = count, .token = b->token + first * LENGTH, .target = b->target + first * LENGTH,
+                           .first_sample = FIRST_SAMPLE + first };
+}
+
 /* Weights with life in every tensor: also gains and biases. */
 static void lively_weights(struct rig *r)
 {
-    model_init_weights(r->model, 5);
-    const struct registry *reg = model_registry(r->model);
-    for (uint32_t i = 0; i < reg->count; i++) {
-        const struct param *p = &reg->list[i];
+    rig_init_weights(r, 5);
+    float *all = rig_weights(r);
+    for (uint32_t i = 0; i < r->reg->count; i++) {
+        const struct param *p = &r->reg->list[i];
         for (uint64_t e = 0; e < p->elements && p->rank == 1; e++) {
             double noise[4];
             rng_normal4(rng_at(9, RNG_TEST, i, e), noise);
-            model_params(r->model)[p->offset + e] += (float)(0.3 * noise[0]);
+            all[r->offset[i] + e] += (float)(0.3 * noise[0]);
         }
+        rig_set(r, i, all + r->offset[i]);
     }
+    free(all);
 }
 
 static void open_train(struct rig *r, const struct model_conf *c, enum isa isa, uint32_t threads)
 {
     struct model_shape shape = rig_shape(c, MODEL_TRAIN, SEQUENCES, LENGTH);
+    shape.seed = SEED;
     rig_open(r, c, &shape, isa, threads);
     lively_weights(r);
+}
+
+/* All weights in double; the caller frees. */
+static double *weights_in_double(const struct rig *r)
+{
+    float *all = rig_weights(r);
+    double *w = calloc(r->reg->elements, sizeof(double));
+    assert_non_null(w);
+    for (uint64_t i = 0; i < r->reg->elements; i++) {
+        w[i] = (double)all[i];
+    }
+    free(all);
+    return w;
+}
+
+/* Sum of the losses of a batch; it counts `tokens` tokens. */
+static double reference_loss(struct reference *ref, const struct batch *b, uint64_t tokens)
+{
+    double sum = 0.0;
+    uint64_t counted = 0;
+    for (uint64_t s = 0; s < SEQUENCES; s++) {
+        ref->sample = FIRST_SAMPLE + s;
+        sum += ref_loss(ref, LENGTH, b->token + s * LENGTH, b->target + s * LENGTH, &counted);
+    }
+    assert_int_equal(counted, tokens);
+    return sum;
+}
+
+static void check_gradients(const struct model_conf *c)
+{
+    struct rig r;
+    struct batch b = make_batch(3);
+    struct micro micro = micro_of(&b, 0, SEQUENCES);
+    struct model_loss loss = { 0 };
+    open_train(&r, c, rig_best_isa(), 1);
+    assert_ok(model_micro_step(r.model, &micro, &loss));
+    double *w = weights_in_double(&r);
+    int64_t *grad = rig_gradients(&r);
+    struct reference ref = { .c = c, .reg = r.reg, .w = w, .offset = r.offset, .seed = SEED };
+    assert_true(fabs(fixed_to_loss(loss.sum) / reference_loss(&ref, &b, loss.tokens) - 1.0) < 1e-6);
+    double scale = 1.0 / (double)((int64_t)1 << order_default_grad_scale_log2(LENGTH));
+    for (uint32_t i = 0; i < r.reg->count; i++) {
+        const struct param *p = &r.reg->list[i];
+        for (uint64_t e = r.offset[i]; e < r.offset[i] + p->elements; e++) {
+            double kept = w[e], sum[2] = { 0.0, 0.0 }, step = 1e-5;
+            for (int side = 0; side < 2; side++) {
+                w[e] = kept + (side == 0 ? step : -step);
+                sum[side] = reference_loss(&ref, &b, loss.tokens);
+            }
+            w[e] = kept;
+            double want = (sum[0] - sum[1]) / (2.0 * step), got = (double)grad[e] * scale;
+            if (fabs(want - got) > 2e-5 * (1.0 + fabs(want))) {
+                fail_msg("%s element %llu: gradient %.9g, central difference %.9g", p->name,
+                         (unsigned long long)(e - r.offset[i]), got, want);
+            }
+        }
+    }
+    free(w);
+    free(grad);
+    rig_close(&r);
 }
 
 static void gradients_match_central_differences(void **state)
 {
     (void)state;
     for (size_t f = 0; f < FAMILIES; f++) {
-        struct rig r;
-        struct batch b = make_batch(3);
-        struct model_loss loss = { 0 };
-        open_train(&r, families[f], rig_best_isa(), 1);
-        model_micro_step(r.model, SEQUENCES, b.token, b.target, &loss);
-        const struct registry *reg = model_registry(r.model);
-        double *w = calloc(reg->stored, sizeof(double));
-        assert_non_null(w);
-        for (uint64_t i = 0; i < reg->stored; i++) {
-            w[i] = (double)model_params(r.model)[i];
-        }
-        struct reference ref = { families[f], reg, w };
-        double scale = 1.0 / (double)((int64_t)1 << order_default_grad_scale_log2(LENGTH));
-        for (uint32_t i = 0; i < reg->count; i++) {
-            const struct param *p = &reg->list[i];
-            for (uint64_t e = p->offset; e < p->offset + p->elements; e++) {
-                double kept = w[e], sum[2] = { 0.0, 0.0 }, step = 1e-5;
-                for (int side = 0; side < 2; side++) {
-                    uint64_t counted = 0;
-                    w[e] = kept + (side == 0 ? step : -step);
-                    for (uint64_t s = 0; s < SEQUENCES; s++) {
-                        sum[side] += ref_loss(&ref, LENGTH, b.token + s * LENGTH, b.target + s * LENGTH, &counted);
-                    }
-                    assert_int_equal(counted, loss.tokens);
-                }
-                w[e] = kept;
-                double want = (sum[0] - sum[1]) / (2.0 * step), got = (double)model_grads(r.model)[e] * scale;
-                if (fabs(want - got) > 2e-5 * (1.0 + fabs(want))) {
-                    fail_msg("%s element %llu: gradient %.9g, central difference %.9g", p->name,
-                             (unsigned long long)(e - p->offset), got, want);
-                }
-            }
-        }
-        free(w);
-        rig_close(&r);
+        check_gradients(families[f]);
     }
+}
+
+static void gradients_with_dropout_match_central_differences(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < FAMILIES; f++) {
+        const struct model_conf c = with_dropout(families[f]);
+        check_gradients(&c);
+    }
+    const struct model_conf resid_only = with_rates(&tiny_gpt2, 0.3, 0.0), embd_only = with_rates(&tiny_gpt2, 0.0, 0.3);
+    check_gradients(&resid_only);
+    check_gradients(&embd_only);
 }
 
 static void loss_matches_the_reference_and_counts_tokens(void **state)
@@ -111,33 +175,58 @@ static void loss_matches_the_reference_and_counts_tokens(void **state)
     for (size_t f = 0; f < FAMILIES; f++) {
         struct rig r;
         struct batch b = make_batch(4);
+        struct micro micro = micro_of(&b, 0, SEQUENCES);
         struct model_loss loss = { 0 };
         open_train(&r, families[f], rig_best_isa(), 2);
-        model_eval(r.model, SEQUENCES, b.token, b.target, &loss, NULL);
-        const struct registry *reg = model_registry(r.model);
-        double *w = calloc(reg->stored, sizeof(double)), want = 0.0;
-        assert_non_null(w);
-        for (uint64_t i = 0; i < reg->stored; i++) {
-            w[i] = (double)model_params(r.model)[i];
-        }
-        struct reference ref = { families[f], reg, w };
-        uint64_t counted = 0;
-        for (uint64_t s = 0; s < SEQUENCES; s++) {
-            want += ref_loss(&ref, LENGTH, b.token + s * LENGTH, b.target + s * LENGTH, &counted);
-        }
-        assert_int_equal(counted, loss.tokens);
-        assert_true(fabs(fixed_to_loss(loss.sum) / want - 1.0) < 1e-6);
+        assert_ok(model_eval(r.model, &micro, &loss, NULL));
+        double *w = weights_in_double(&r);
+        struct reference ref = { .c = families[f], .reg = r.reg, .w = w, .offset = r.offset };
+        assert_true(fabs(fixed_to_loss(loss.sum) / reference_loss(&ref, &b, loss.tokens) - 1.0) < 1e-6);
         free(w);
         rig_close(&r);
     }
 }
 
-/* Gradient integers and loss of one batch under a way of computing it. */
+static void evaluation_drops_nothing_and_training_still_does_after_it(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < FAMILIES; f++) {
+        const struct model_conf confs[] = { *families[f], with_dropout(families[f]) };
+        struct batch b = make_batch(4);
+        struct micro micro = micro_of(&b, 0, SEQUENCES);
+        struct model_loss eval[2] = { { 0 } }, train[2][2] = { { { 0 } } };
+        for (int dropped = 0; dropped < 2; dropped++) {
+            struct rig r;
+            open_train(&r, &confs[dropped], rig_best_isa(), 1);
+            assert_ok(model_micro_step(r.model, &micro, &train[dropped][0]));
+            assert_ok(model_eval(r.model, &micro, &eval[dropped], NULL));
+            assert_ok(model_micro_step(r.model, &micro, &train[dropped][1]));
+            assert_int_equal(train[dropped][0].sum, train[dropped][1].sum);
+            rig_close(&r);
+        }
+        assert_int_equal(eval[1].sum, eval[0].sum);
+        assert_int_equal(train[0][0].sum, eval[0].sum);
+        assert_int_not_equal(train[1][0].sum, eval[0].sum);
+    }
+}
+
+/* Gradient integers, padding too, and loss of one batch under a way of computing it. */
 struct outcome {
     int64_t *grad;
     uint64_t stored;
     struct model_loss loss;
 };
+
+static void keep_gradients(struct outcome *o, const struct rig *r)
+{
+    o->stored = r->reg->stored;
+    o->grad = malloc(o->stored * sizeof(int64_t));
+    assert_non_null(o->grad);
+    for (uint32_t i = 0; i < r->reg->bucket_count; i++) {
+        const struct bucket *b = &r->reg->buckets[i];
+        memcpy(o->grad + b->offset, r->at.g[i], b->stored * sizeof(int64_t));
+    }
+}
 
 static struct outcome compute(const struct model_conf *c, enum isa isa, uint32_t threads, uint64_t micro)
 {
@@ -146,42 +235,80 @@ static struct outcome compute(const struct model_conf *c, enum isa isa, uint32_t
     struct outcome o = { 0 };
     open_train(&r, c, isa, threads);
     for (uint64_t s = 0; s < SEQUENCES; s += micro) {
-        uint64_t n = SEQUENCES - s < micro ? SEQUENCES - s : micro;
-        model_micro_step(r.model, n, b.token + s * LENGTH, b.target + s * LENGTH, &o.loss);
+        struct micro m = micro_of(&b, s, SEQUENCES - s < micro ? SEQUENCES - s : micro);
+        assert_ok(model_micro_step(r.model, &m, &o.loss));
     }
-    o.stored = model_registry(r.model)->stored;
-    o.grad = malloc(o.stored * sizeof(int64_t));
-    assert_non_null(o.grad);
-    memcpy(o.grad, model_grads(r.model), o.stored * sizeof(int64_t));
+    keep_gradients(&o, &r);
     rig_close(&r);
     return o;
+}
+
+static void check_every_way(const struct model_conf *c)
+{
+    struct outcome want = compute(c, ISA_SCALAR, 1, 1);
+    for (int isa = 0; isa < ISA_COUNT; isa++) {
+        for (uint32_t threads = 1; threads <= 3 && kern_isa_supported((enum isa)isa); threads++) {
+            for (uint64_t micro = 1; micro <= 3; micro++) {
+                struct outcome got = compute(c, (enum isa)isa, threads, micro);
+                assert_int_equal(got.loss.sum, want.loss.sum);
+                assert_int_equal(got.loss.tokens, want.loss.tokens);
+                assert_memory_equal(got.grad, want.grad, want.stored * sizeof(int64_t));
+                free(got.grad);
+            }
+        }
+    }
+    free(want.grad);
 }
 
 static void gradients_are_the_same_bits_for_every_way_of_computing(void **state)
 {
     (void)state;
     for (size_t f = 0; f < FAMILIES; f++) {
-        struct outcome want = compute(families[f], ISA_SCALAR, 1, 1);
-        for (int isa = 0; isa < ISA_COUNT; isa++) {
-            for (uint32_t threads = 1; threads <= 3 && kern_isa_supported((enum isa)isa); threads++) {
-                for (uint64_t micro = 1; micro <= 3; micro++) {
-                    struct outcome got = compute(families[f], (enum isa)isa, threads, micro);
-                    assert_int_equal(got.loss.sum, want.loss.sum);
-                    assert_int_equal(got.loss.tokens, want.loss.tokens);
-                    assert_memory_equal(got.grad, want.grad, want.stored * sizeof(int64_t));
-                    free(got.grad);
-                }
-            }
-        }
-        free(want.grad);
+        check_every_way(families[f]);
     }
+}
+
+static void masks_of_dropout_are_the_same_for_every_way_of_computing(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < FAMILIES; f++) {
+        const struct model_conf c = with_dropout(families[f]);
+        check_every_way(&c);
+    }
+}
+
+/* Loss of the first sequence of a batch under a seed, as sample number `sample`. */
+static int64_t dropped_loss(uint64_t seed, uint64_t sample)
+{
+    struct rig r;
+    const struct model_conf c = with_dropout(&tiny_gpt2);
+    struct model_shape shape = rig_shape(&c, MODEL_TRAIN, 1, LENGTH);
+    struct batch b = make_batch(6);
+    struct micro micro = micro_of(&b, 0, 1);
+    struct model_loss loss = { 0 };
+    shape.seed = seed;
+    micro.first_sample = sample;
+    rig_open(&r, &c, &shape, rig_best_isa(), 1);
+    lively_weights(&r);
+    assert_ok(model_micro_step(r.model, &micro, &loss));
+    rig_close(&r);
+    return loss.sum;
+}
+
+static void masks_of_dropout_depend_on_seed_and_sample(void **state)
+{
+    (void)state;
+    int64_t loss = dropped_loss(SEED, FIRST_SAMPLE);
+    assert_int_equal(dropped_loss(SEED, FIRST_SAMPLE), loss);
+    assert_int_not_equal(dropped_loss(SEED + 1, FIRST_SAMPLE), loss);
+    assert_int_not_equal(dropped_loss(SEED, FIRST_SAMPLE + 1), loss);
 }
 
 static void units_shorter_than_a_sequence_change_no_micro_batch(void **state)
 {
     (void)state;
     for (uint64_t unit = 3; unit <= 4; unit++) { /* one that divides the length and one that does not */
-        struct outcome o[2];
+        struct outcome o[2] = { { 0 } };
         for (uint64_t micro = 1; micro <= 2; micro++) {
             struct rig r;
             struct batch b = make_batch(6);
@@ -189,14 +316,11 @@ static void units_shorter_than_a_sequence_change_no_micro_batch(void **state)
             shape.grad_unit = unit;
             rig_open(&r, &tiny_llama, &shape, rig_best_isa(), 2);
             lively_weights(&r);
-            struct outcome *to = &o[micro - 1];
-            *to = (struct outcome){ .stored = model_registry(r.model)->stored };
             for (uint64_t s = 0; s < 2; s += micro) {
-                model_micro_step(r.model, micro, b.token + s * LENGTH, b.target + s * LENGTH, &to->loss);
+                struct micro m = micro_of(&b, s, micro);
+                assert_ok(model_micro_step(r.model, &m, &o[micro - 1].loss));
             }
-            to->grad = malloc(to->stored * sizeof(int64_t));
-            assert_non_null(to->grad);
-            memcpy(to->grad, model_grads(r.model), to->stored * sizeof(int64_t));
+            keep_gradients(&o[micro - 1], &r);
             rig_close(&r);
         }
         assert_memory_equal(o[0].grad, o[1].grad, o[0].stored * sizeof(int64_t));
@@ -215,15 +339,15 @@ static void future_tokens_change_nothing(void **state)
         struct batch b = make_batch(8);
         rig_open(&r, families[f], &shape, rig_best_isa(), 2);
         lively_weights(&r);
-        model_infer(r.model, 0, LENGTH, b.token, true, want);
+        assert_ok(model_infer(r.model, 0, LENGTH, b.token, true, want));
         for (uint64_t cut = 1; cut < LENGTH; cut++) {
             for (uint64_t t = cut; t < LENGTH; t++) {
                 b.token[t] = (b.token[t] + 7) % VOCAB;
             }
-            model_infer(r.model, 0, LENGTH, b.token, true, got);
+            assert_ok(model_infer(r.model, 0, LENGTH, b.token, true, got));
             assert_memory_equal(got, want, cut * VOCAB * sizeof(float));
             assert_memory_not_equal(got + cut * VOCAB, want + cut * VOCAB, VOCAB * sizeof(float));
-            model_infer(r.model, 0, LENGTH, b.token, true, want);
+            assert_ok(model_infer(r.model, 0, LENGTH, b.token, true, want));
         }
         rig_close(&r);
     }
@@ -239,11 +363,11 @@ static void cache_gives_the_logits_of_a_full_forward(void **state)
         struct batch b = make_batch(8);
         rig_open(&r, families[f], &shape, rig_best_isa(), 2);
         lively_weights(&r);
-        model_infer(r.model, 0, LENGTH, b.token, true, want);
+        assert_ok(model_infer(r.model, 0, LENGTH, b.token, true, want));
         for (uint64_t prompt = 1; prompt <= LENGTH; prompt++) {
-            model_infer(r.model, 0, prompt, b.token, true, got);
+            assert_ok(model_infer(r.model, 0, prompt, b.token, true, got));
             for (uint64_t t = prompt; t < LENGTH; t++) {
-                model_infer(r.model, t, 1, b.token + t, false, got + t * VOCAB);
+                assert_ok(model_infer(r.model, t, 1, b.token + t, false, got + t * VOCAB));
             }
             assert_memory_equal(got, want, sizeof(want));
         }
@@ -258,12 +382,13 @@ static void untrained_loss_is_the_logarithm_of_the_vocabulary(void **state)
         struct rig r;
         struct model_conf c = *families[f];
         struct batch b = make_batch(2);
+        struct micro micro = micro_of(&b, 0, SEQUENCES);
         struct model_loss loss = { 0 };
         c.initializer_range = 0.02;
         struct model_shape shape = rig_shape(&c, MODEL_TRAIN, SEQUENCES, LENGTH);
         rig_open(&r, &c, &shape, rig_best_isa(), 1);
-        model_init_weights(r.model, 1);
-        model_eval(r.model, SEQUENCES, b.token, b.target, &loss, NULL);
+        rig_init_weights(&r, 1);
+        assert_ok(model_eval(r.model, &micro, &loss, NULL));
         double mean = fixed_to_loss(loss.sum) / (double)loss.tokens;
         assert_true(fabs(mean / log(VOCAB) - 1.0) < 0.02);
         rig_close(&r);
@@ -275,46 +400,36 @@ static void masked_tokens_have_no_gradient(void **state)
     (void)state;
     struct rig r;
     struct batch b = make_batch(2);
+    struct micro micro = micro_of(&b, 0, SEQUENCES);
     struct model_loss loss = { 0 };
+    struct outcome o;
     open_train(&r, &tiny_llama, rig_best_isa(), 1);
     for (size_t i = 0; i < SEQUENCES * LENGTH; i++) {
         b.target[i] = -1;
     }
-    model_micro_step(r.model, SEQUENCES, b.token, b.target, &loss);
+    assert_ok(model_micro_step(r.model, &micro, &loss));
     assert_int_equal(loss.tokens, 0);
     assert_int_equal(loss.sum, 0);
-    for (uint64_t i = 0; i < model_registry(r.model)->stored; i++) {
-        assert_int_equal(model_grads(r.model)[i], 0);
+    keep_gradients(&o, &r);
+    for (uint64_t i = 0; i < o.stored; i++) {
+        assert_int_equal(o.grad[i], 0);
     }
+    free(o.grad);
     rig_close(&r);
-}
-
-static void parameters_are_counted_as_hugging_face_does(void **state)
-{
-    (void)state;
-    for (size_t f = 0; f < FAMILIES; f++) {
-        struct registry reg;
-        assert_ok(registry_init(&reg, families[f]));
-        assert_int_equal(reg.elements, model_conf_parameters(families[f]));
-        registry_release(&reg);
-    }
-    const struct model_conf gpt2 = { .family = FAMILY_GPT2, .layers = 12, .hidden = 768, .heads = 12, .kv_heads = 12,
-                                     .head_dim = 64, .ffn = 3072, .vocab = 50257, .positions = 1024, .tied = true };
-    struct registry reg;
-    assert_ok(registry_init(&reg, &gpt2));
-    assert_int_equal(reg.elements, 124439808);
-    registry_release(&reg);
 }
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(gradients_match_central_differences),
+    cmocka_unit_test(gradients_with_dropout_match_central_differences),
     cmocka_unit_test(loss_matches_the_reference_and_counts_tokens),
+    cmocka_unit_test(evaluation_drops_nothing_and_training_still_does_after_it),
     cmocka_unit_test(gradients_are_the_same_bits_for_every_way_of_computing),
+    cmocka_unit_test(masks_of_dropout_are_the_same_for_every_way_of_computing),
+    cmocka_unit_test(masks_of_dropout_depend_on_seed_and_sample),
     cmocka_unit_test(units_shorter_than_a_sequence_change_no_micro_batch),
     cmocka_unit_test(future_tokens_change_nothing),
     cmocka_unit_test(cache_gives_the_logits_of_a_full_forward),
     cmocka_unit_test(untrained_loss_is_the_logarithm_of_the_vocabulary),
     cmocka_unit_test(masked_tokens_have_no_gradient),
-    cmocka_unit_test(parameters_are_counted_as_hugging_face_does),
 };
 TEST_MAIN(tests)

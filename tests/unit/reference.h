@@ -1,12 +1,13 @@
-/* The decoder once more, in double and as plainly as it can be written: the judge of model/. It reads weights
- * through the registry's names, knows nothing of kernels, segments or units, and uses libm. One sequence at a
- * time. */
+/* The decoder once more, in double and as plainly as it can be written: the judge of model/. It reads whole tensors as
+ * Hugging Face stores them, of the registry it takes only which tensor fills a slot; it knows nothing of boxes, kernels,
+ * segments or units, and uses libm. One sequence at a time. */
 #ifndef TESTS_UNIT_REFERENCE_H
 #define TESTS_UNIT_REFERENCE_H
 
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/rng.h"
 #include "model/registry.h"
 
 #define REF_T 16  /* longest sequence */
@@ -15,21 +16,23 @@
 struct reference {
     const struct model_conf *c;
     const struct registry *reg;
-    const double *w; /* flat storage as the registry lays it out */
+    const double *w;        /* all logical tensors */
+    const uint64_t *offset; /* of each of them in w */
+    uint64_t seed, sample;  /* of dropout: the sequence's number in the run */
 };
 
 static inline const double *ref_weight(const struct reference *r, uint64_t layer, enum slot slot)
 {
-    const struct param *p = registry_find(r->reg, layer, slot);
-    return p != NULL ? r->w + p->offset : NULL;
+    const struct shard *s = registry_find(r->reg, layer, slot);
+    return s != NULL ? r->w + r->offset[s->param] : NULL;
 }
 
 /* y[out] += W x for columns [first, first + out) of a stored matrix; see struct family_desc.in_out. */
 static inline void ref_linear(const struct reference *r, uint64_t layer, enum slot slot, enum slot bias, uint64_t first,
                               uint64_t in, uint64_t out, const double *x, double *y)
 {
-    const struct param *p = registry_find(r->reg, layer, slot);
-    const double *w = r->w + p->offset, *b = ref_weight(r, layer, bias);
+    const struct param *p = &r->reg->list[registry_find(r->reg, layer, slot)->param];
+    const double *w = ref_weight(r, layer, slot), *b = ref_weight(r, layer, bias);
     bool in_out = family_desc(r->c->family)->in_out;
     for (uint64_t o = 0; o < out; o++) {
         double sum = b != NULL ? b[first + o] : 0.0;
@@ -113,19 +116,30 @@ static inline void ref_mlp(const struct reference *r, uint64_t layer, const doub
     ref_linear(r, layer, SLOT_DOWN, SLOT_DOWN_BIAS, 0, n, r->c->hidden, up, out);
 }
 
+/* Dropout of position t's row at one site of the model: 0 for the embedding, 2 l + 1 after the attention of layer l,
+ * 2 l + 2 after its feed-forward. */
+static inline void ref_drop(const struct reference *r, uint64_t site, double p, uint64_t t, double *x)
+{
+    struct rng_block block = { { 0 } };
+    for (uint64_t i = 0; i < r->c->hidden && p > 0.0; i++) {
+        if (i % 4 == 0) {
+            block = rng_at(r->seed, RNG_DROPOUT, r->sample * 65536 + site, t * 4294967296u + i / 4);
+        }
+        x[i] = (double)block.word[i % 4] < floor(p * 4294967296.0) ? 0.0 : x[i] * (double)(float)(1.0 / (1.0 - p));
+    }
+}
+
 static inline void ref_layer(const struct reference *r, uint64_t layer, uint64_t length, double x[][REF_N])
 {
     static double q[REF_T][REF_N], k[REF_T][REF_N], v[REF_T][REF_N];
     uint64_t hidden = r->c->hidden, qn = r->c->heads * r->c->head_dim, kvn = r->c->kv_heads * r->c->head_dim;
-    bool fused = registry_find(r->reg, layer, SLOT_K) == NULL;
-    enum slot ks = fused ? SLOT_Q : SLOT_K, vs = fused ? SLOT_Q : SLOT_V;
-    enum slot kb = fused ? SLOT_Q_BIAS : SLOT_K_BIAS, vb = fused ? SLOT_Q_BIAS : SLOT_V_BIAS;
+    bool fused = ref_weight(r, layer, SLOT_K) == ref_weight(r, layer, SLOT_Q); /* one tensor: queries, keys, values */
     double n[REF_N], att[REF_N], add[REF_N];
     for (uint64_t t = 0; t < length; t++) {
         ref_norm(r, layer, SLOT_NORM1_GAIN, SLOT_NORM1_BIAS, x[t], n);
         ref_linear(r, layer, SLOT_Q, SLOT_Q_BIAS, 0, hidden, qn, n, q[t]);
-        ref_linear(r, layer, ks, kb, fused ? qn : 0, hidden, kvn, n, k[t]);
-        ref_linear(r, layer, vs, vb, fused ? qn + kvn : 0, hidden, kvn, n, v[t]);
+        ref_linear(r, layer, SLOT_K, SLOT_K_BIAS, fused ? qn : 0, hidden, kvn, n, k[t]);
+        ref_linear(r, layer, SLOT_V, SLOT_V_BIAS, fused ? qn + kvn : 0, hidden, kvn, n, v[t]);
         if (!family_desc(r->c->family)->learned_positions) {
             ref_rotate(r, q[t], r->c->heads, t);
             ref_rotate(r, k[t], r->c->kv_heads, t);
@@ -134,11 +148,13 @@ static inline void ref_layer(const struct reference *r, uint64_t layer, uint64_t
     for (uint64_t t = 0; t < length; t++) {
         ref_attend(r, t, q[t], k, v, att);
         ref_linear(r, layer, SLOT_OUT, SLOT_OUT_BIAS, 0, qn, hidden, att, add);
+        ref_drop(r, 2 * layer + 1, r->c->resid_dropout, t, add);
         for (uint64_t i = 0; i < hidden; i++) {
             x[t][i] += add[i];
         }
         ref_norm(r, layer, SLOT_NORM2_GAIN, SLOT_NORM2_BIAS, x[t], n);
         ref_mlp(r, layer, n, add);
+        ref_drop(r, 2 * layer + 2, r->c->resid_dropout, t, add);
         for (uint64_t i = 0; i < hidden; i++) {
             x[t][i] += add[i];
         }
@@ -158,6 +174,7 @@ static inline double ref_loss(const struct reference *r, uint64_t length, const 
         for (uint64_t i = 0; i < hidden; i++) {
             x[t][i] = embed[(uint64_t)token[t] * hidden + i] + (positions != NULL ? positions[t * hidden + i] : 0.0);
         }
+        ref_drop(r, 0, r->c->embd_dropout, t, x[t]);
     }
     for (uint64_t layer = 0; layer < r->c->layers; layer++) {
         ref_layer(r, layer, length, x);
