@@ -7,17 +7,18 @@
 #include <unistd.h>
 
 #include "cmd/cmd.h"
+#include "comm/comm.h"
 
 #include "conf/nearest.h"
 #include "conf/scalar.h"
 
 static const struct cmd commands[] = {
-    { "train", "train a model from a configuration: invar train CONFIG.yaml [--key value ...]", cmd_train },
-    { "verify", "run a few steps under many layouts and compare the bits", cmd_verify },
-    { "eval", "the loss of a model on token files", cmd_eval },
-    { "generate", "continue a text with a model", cmd_generate },
-    { "data", "build, verify and show token files", cmd_data },
-    { "ckpt", "show, verify, hash and compare checkpoints", cmd_ckpt },
+    { "train", "train a model from a configuration: invar train CONFIG.yaml [--key value ...]", cmd_train, true },
+    { "verify", "run a few steps under many layouts and compare the bits", cmd_verify, false },
+    { "eval", "the loss of a model on token files", cmd_eval, false },
+    { "generate", "continue a text with a model", cmd_generate, false },
+    { "data", "build, verify and show token files", cmd_data, false },
+    { "ckpt", "show, verify, hash and compare checkpoints", cmd_ckpt, false },
 };
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
@@ -66,6 +67,9 @@ static enum err run(int argc, char **argv)
     }
     for (size_t i = 0; i < COMMANDS; i++) {
         if (strcmp(commands[i].name, argv[1]) == 0) {
+            if (!commands[i].ranks) {
+                TRY(comm_alone(argv[1]));
+            }
             return commands[i].run(argc - 1, argv + 1);
         }
     }

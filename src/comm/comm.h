@@ -35,6 +35,9 @@ struct comm_site {
 /* Join the job this process was started for: MPI when an MPI launcher started it (its environment says so), else a
  * world of one without any MPI call. Collective over the job. */
 MUST_USE enum err comm_open(struct comm_world **out);
+/* ERR_USAGE when a launcher started this process as one of several; `what` is a command that knows no ranks. The message
+ * is empty on all ranks but the first. Not collective. */
+MUST_USE enum err comm_alone(const char *what);
 /* Leave. `err` is how this rank's work ended; when it is not OK and was not agreed upon, the others are told first
  * (comm_fail). Never hangs: what does not come in time is left behind. */
 void comm_close(struct comm_world *w, enum err err);

@@ -31,6 +31,21 @@ static enum err alone_open(struct comm_world **out)
     return err;
 }
 
+enum err comm_alone(const char *what)
+{
+    struct launch launch;
+    TRY(launch_find(&launch));
+    if (launch.by == NULL || launch.size == 1) {
+        return OK;
+    }
+    enum err err = FAIL(ERR_USAGE, "%s is for one process, and %s started %u | start it without the launcher", what,
+                        launch.by, launch.size);
+    if (launch.rank > 0) {
+        err_set_message(""); /* once is enough */
+    }
+    return err;
+}
+
 enum err comm_open(struct comm_world **out)
 {
     *out = NULL;
