@@ -11,7 +11,6 @@ struct cmd {
     const char *name;
     const char *summary; /* one line of `invar --help` */
     cmd_fn *run;
-    bool ranks; /* several ranks of an MPI job may run it together */
 };
 
 cmd_fn cmd_train, cmd_verify, cmd_eval, cmd_generate, cmd_data, cmd_ckpt;

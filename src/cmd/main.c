@@ -13,12 +13,12 @@
 #include "conf/scalar.h"
 
 static const struct cmd commands[] = {
-    { "train", "train a model from a configuration: invar train CONFIG.yaml [--key value ...]", cmd_train, true },
-    { "verify", "run a few steps under many layouts and compare the bits", cmd_verify, false },
-    { "eval", "the loss of a model on token files", cmd_eval, false },
-    { "generate", "continue a text with a model", cmd_generate, false },
-    { "data", "build, verify and show token files", cmd_data, false },
-    { "ckpt", "show, verify, hash and compare checkpoints", cmd_ckpt, false },
+    { "train", "train a model from a configuration: invar train CONFIG.yaml [--key value ...]", cmd_train },
+    { "verify", "run a few steps under many layouts and compare the bits", cmd_verify },
+    { "eval", "the loss of a model on token files", cmd_eval },
+    { "generate", "continue a text with a model", cmd_generate },
+    { "data", "build, verify and show token files", cmd_data },
+    { "ckpt", "show, verify, hash and compare checkpoints", cmd_ckpt },
 };
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
@@ -67,7 +67,7 @@ static enum err run(int argc, char **argv)
     }
     for (size_t i = 0; i < COMMANDS; i++) {
         if (strcmp(commands[i].name, argv[1]) == 0) {
-            if (!commands[i].ranks) {
+            if (commands[i].run != cmd_train) { /* the one that ranks run together */
                 TRY(comm_alone(argv[1]));
             }
             return commands[i].run(argc - 1, argv + 1);
