@@ -6,7 +6,7 @@ ASAN_FLAGS = -Db_sanitize=address,undefined -Dbuildtype=debugoptimized -Dc_args=
 	-Dwerror=false # gcc's flow warnings are not reliable under sanitizers; the plain build has them as errors
 
 .DEFAULT_GOAL := all
-.PHONY: all demo test quick asan tidy install interop bench valgrind clang clean help deps
+.PHONY: all demo test quick asan tidy install interop fault bench valgrind clang clean help deps
 
 all: deps ## build (the default): build/invar
 	@test -f $(BUILD)/build.ninja || meson setup --prefix $(PREFIX) $(BUILD) >/dev/null
@@ -36,9 +36,14 @@ install: all ## install the binary under PREFIX (default /usr/local)
 	@meson configure $(BUILD) --prefix $(PREFIX)
 	@meson install -C $(BUILD)
 
-interop: all ## compare with torch, transformers and tokenizers (makes its own Python environment, or uses INVAR_PYTHON)
+interop: all ## torch, transformers and tokenizers as judges, and MPICH (makes a Python environment, or uses INVAR_PYTHON)
 	@test -n "$$INVAR_PYTHON" || tools/deps interop
 	@tests/interop/run.sh $(BUILD)
+	@tests/interop/mpich.sh $(BUILD) || test $$? = 77
+
+fault: all ## jobs on two hosts and under Slurm, on this machine, as root (what is missing is skipped, with its reason)
+	@tools/deps fault
+	@tools/run-tests $(BUILD) --suite fault
 
 bench: all ## measure against oneDNN, and against PyTorch when INVAR_PYTHON names a Python that has it
 	@tools/deps bench
@@ -55,7 +60,7 @@ clang: all ## build with clang too, train with both builds, compare the bits
 	@tools/compare-compilers $(BUILD)/invar
 
 clean: ## remove what was built
-	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-clang
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-clang $(BUILD)-mpich
 
 deps:
 	@tools/deps
