@@ -3,7 +3,7 @@
 #include "train/gather.h"
 
 #define GATHER_TAG 7u
-#define MESSAGE_FLOATS 262144u /* a message is copied once on its way: 1 MB of it at a time */
+#define MESSAGE_FLOATS 32768u /* messages are copied on their way, and many may be: keep them small */
 
 /* What a rank announces before it sends. */
 struct offer {
