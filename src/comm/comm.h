@@ -33,7 +33,8 @@ struct comm_site {
 /* ---- a world ---- */
 
 /* Join the job this process was started for: MPI when an MPI launcher started it (its environment says so), else a
- * world of one without any MPI call. Collective over the job. */
+ * world of one without any MPI call. Collective over the job. On an error the message is empty on all ranks but the
+ * first. */
 MUST_USE enum err comm_open(struct comm_world **out);
 /* ERR_USAGE when a launcher started this process as one of several; `what` is a command that knows no ranks. The message
  * is empty on all ranks but the first. Not collective. */

@@ -50,6 +50,12 @@ enum err comm_open(struct comm_world **out)
 {
     *out = NULL;
     struct launch launch;
-    TRY(launch_find(&launch));
-    return launch.by != NULL ? mpi_world_open(out, &launch) : alone_open(out);
+    enum err err = launch_find(&launch);
+    if (err == OK) {
+        err = launch.by != NULL ? mpi_world_open(out, &launch) : alone_open(out);
+    }
+    if (err != OK && launch.rank > 0) {
+        err_set_message(""); /* once is enough */
+    }
+    return err;
 }

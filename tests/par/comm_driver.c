@@ -142,7 +142,9 @@ int main(int argc, char **argv)
     pool_set_float_mode();
     enum err err = comm_open(&w);
     if (err != OK) {
-        err_print();
+        if (err_message()[0] != '\0') {
+            err_print();
+        }
         return err_exit_code(err);
     }
     err = run(w, argc, argv);
