@@ -1,6 +1,6 @@
 /* The decoder once more, in double and as plainly as it can be written: the judge of model/. It reads whole tensors as
- * Hugging Face stores them, of the registry it takes only which tensor fills a slot; it knows nothing of boxes, kernels,
- * segments or units, and uses libm. One sequence at a time. */
+ * Hugging Face stores them and takes of the registry only which tensor fills a slot; it knows nothing of boxes,
+ * kernels, segments or units, and uses libm. One sequence at a time. */
 #ifndef TESTS_UNIT_REFERENCE_H
 #define TESTS_UNIT_REFERENCE_H
 

@@ -86,8 +86,8 @@ static void check_alike(const struct registry *r, const struct registry *first)
     }
 }
 
-/* The projections of one layer: all divided dimensions in equal parts, that of the rank's number here; so what one product
- * gives here is what the next one takes here. */
+/* The projections of one layer: all divided dimensions in equal parts, that of the rank's number here; so what one
+ * product gives here is what the next one takes here. */
 static void check_parts(const struct registry *r, const struct model_conf *c, const struct share *share, uint64_t layer)
 {
     const uint64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
@@ -140,12 +140,13 @@ static void mark_shards(const struct registry *r, const struct share *share, uin
         const struct shard *s = &r->shards[i];
         const struct param *p = &r->list[s->param];
         const struct box_map map = registry_map(r, s);
+        bool counts = !s->copy && (!s->replicated || share->tp_rank == 0);
         assert_true(s->row0 + s->rows <= p->shape[0] && s->col0 + s->cols <= p->shape[1] && s->cols > 0);
         assert_true(!s->replicated || s->rows * s->cols == p->elements);
         for (uint64_t e = 0; e < s->rows * s->cols; e++) {
             uint64_t at = map.first + e / map.cols * map.ld + e % map.cols;
             assert_int_equal(at, rig_element(r, s, e));
-            marks[s->param][at] = (uint8_t)(marks[s->param][at] + (!s->copy && (!s->replicated || share->tp_rank == 0)));
+            marks[s->param][at] = (uint8_t)(marks[s->param][at] + counts);
         }
     }
 }
