@@ -99,11 +99,12 @@ check() {
     number=$((number + 1))
     on_both "$4" "$driver" "$5" >"$work/log" 2>&1
     got=$?
-    if [ $got = "$2" ] && [ "$(grep -cF "$3" "$work/log")" = 1 ]; then
+    heard=$(grep -c "^rank 0 heard of it" "$work/log")
+    if [ $got = "$2" ] && [ "$(grep -cF "$3" "$work/log")" = 1 ] && [ "$heard" = $((got > 0)) ]; then
         echo "ok $number - $1"
     else
         echo "not ok $number - $1"
-        echo "# exit code $got, expected $2 and one line with \"$3\""
+        echo "# exit code $got, expected $2 and one line with \"$3\"; rank 0 heard of an error: $heard"
         sed 's/^/#   /' "$work/log" | head -n 40
     fi
 }

@@ -150,6 +150,7 @@ int main(int argc, char **argv)
     err = run(w, argc, argv);
     if (err != OK && comm_rank(comm_all(w)) == 0) {
         err_print();
+        fprintf(stderr, "rank 0 heard of it\n");
     }
     comm_close(w, err);
     return err_exit_code(err);

@@ -60,6 +60,7 @@ calls() { # TRANSPORT RANKS NODES MODE
 ends() { # NAME TRANSPORT MODE RC TEXT
     wanted "$1" || return 0
     run "$4" "$5" launch 4 env INVAR_TRANSPORT="$2" "$driver" "$3"
+    grep -q "^rank 0 heard of it" "$work/log" || problem="$problem; rank 0 was ended before it heard of it"
     report "$problem" "$1"
 }
 
@@ -84,6 +85,7 @@ for transport in "" mpi:2 mpi; do
         "ranks 0, 2-3 are at #1 all-reduce sum i64 x 4"
     ends "different sizes of a message are named ($where)" "$transport" message 5 "rank 0 made #1 send byte x 64"
 done
+ends "a rank that goes home early is named" "" early 5 "for rank 1, which has made 0 calls in this group and ended"
 # The launcher's own message and code: 128 + 9, or 9.
 name="a killed rank ends the job"
 if wanted "$name"; then
