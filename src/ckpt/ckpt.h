@@ -79,8 +79,9 @@ MUST_USE enum err ckpt_open(struct ckpt **out, const char *path);
 void ckpt_close(struct ckpt *c);
 /* Whether the folder `checkpoints` holds a step at all, complete or not (left-overs of a failed save do not count). */
 MUST_USE enum err ckpt_exists(const char *checkpoints, bool *exists);
-/* The highest step of `checkpoints` that is complete: a manifest, and files of the sizes it lists; 0: none. */
-MUST_USE enum err ckpt_newest_step(const char *checkpoints, uint64_t *step);
+/* The highest step up to `last` of which `checkpoints` has a complete one: a manifest, and files of the sizes it lists;
+ * 0: none. */
+MUST_USE enum err ckpt_newest_step(const char *checkpoints, uint64_t last, uint64_t *step);
 const char *ckpt_folder(const struct ckpt *c);
 uint64_t ckpt_step(const struct ckpt *c);      /* 0 for a foreign model */
 bool ckpt_has_manifest(const struct ckpt *c);

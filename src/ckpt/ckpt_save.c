@@ -239,7 +239,7 @@ static bool is_complete(const struct step_entry *e)
     return good;
 }
 
-enum err ckpt_newest_step(const char *checkpoints, uint64_t *step)
+enum err ckpt_newest_step(const char *checkpoints, uint64_t last, uint64_t *step)
 {
     struct step_list steps;
     *step = 0;
@@ -249,7 +249,7 @@ enum err ckpt_newest_step(const char *checkpoints, uint64_t *step)
     TRY(steps_list(&steps, checkpoints));
     for (size_t i = 0; i < steps.count && *step == 0; i++) { /* newest first */
         const struct step_entry *e = &steps.list[i];
-        *step = e->kind == STEP_PLAIN && is_complete(e) ? e->step : 0;
+        *step = e->kind == STEP_PLAIN && e->step <= last && is_complete(e) ? e->step : 0;
     }
     steps_release(&steps);
     return OK;

@@ -282,6 +282,10 @@ uint64_t kern_hash(struct kern *k, uint64_t n, const float *p, const struct box_
 uint64_t kern_hash_i64(struct kern *k, uint64_t n, const int64_t *p, const struct box_map *map, uint64_t begin);
 /* to[i] += from[i], mod 2^64. On the calling thread alone: it may run beside any other function. */
 void kern_add_i64(uint64_t n, const int64_t *from, int64_t *to);
+/* Sum over i, mod 2^64, of p[i] times an odd number that first + i decides. Linear: the checksum of a sum of arrays is
+ * the sum of their checksums, that of an array the sum over its pieces; and one changed bit always changes it. On the
+ * calling thread alone, too. */
+uint64_t kern_checksum_i64(uint64_t n, const int64_t *p, uint64_t first);
 
 /* p[i] = mean-0 normal * deviation for elements [begin, begin + n) of a box: the element of index e from the Philox
  * block (seed, RNG_INIT, tensor_id, e / 4), word pair by Box-Muller (base/rng.h), rounded to fp32 once. Boxes that

@@ -81,7 +81,7 @@ enum err output_check_later(const struct conf *c, const char *checkpoints, const
     if (names_latest(c) || strcmp(folder, c->resume_from_checkpoint) != 0 || !is_inside(folder, c->output_dir)) {
         return OK; /* the newest one that is undamaged, or one from elsewhere */
     }
-    TRY(ckpt_newest_step(checkpoints, &newest));
+    TRY(ckpt_newest_step(checkpoints, UINT64_MAX, &newest));
     if (newest > step) {
         return FAIL(ERR_USAGE,
                     "output_dir %s holds step-%llu, later than step %llu that this run would go on from: `latest` "

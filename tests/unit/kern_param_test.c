@@ -435,6 +435,43 @@ static void initial_normals_depend_on_the_index_only(void **state)
     each_close(&e);
 }
 
+/* ---- checksum of gradients ---- */
+
+static void checksums_are_linear_and_see_every_bit(void **state)
+{
+    (void)state;
+    static int64_t other[N_MAX], sum[N_MAX];
+    const uint64_t n = 4099, first = 977;
+    inputs();
+    for (uint64_t i = 0; i < n; i++) {
+        other[i] = in_grad[n + i];
+        sum[i] = in_grad[i];
+    }
+    kern_add_i64(n, other, sum);
+    uint64_t want = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t key = (first + i + 1) * 0x9e3779b97f4a7c15u;
+        want += (uint64_t)in_grad[i] * ((key ^ key >> 32) | 1u);
+    }
+    assert_true(kern_checksum_i64(n, in_grad, first) == want);
+    assert_true(kern_checksum_i64(n, sum, first) == want + kern_checksum_i64(n, other, first));
+    for (uint64_t at = 0; at <= n; at += 683) {
+        assert_true(kern_checksum_i64(at, in_grad, first) + kern_checksum_i64(n - at, in_grad + at, first + at) ==
+                    want);
+    }
+    for (uint32_t bit = 0; bit < 64; bit++) {
+        int64_t *one = &in_grad[bit * 61];
+        *one = (int64_t)((uint64_t)*one ^ (uint64_t)1 << bit);
+        assert_true(kern_checksum_i64(n, in_grad, first) != want);
+        *one = (int64_t)((uint64_t)*one ^ (uint64_t)1 << bit);
+    }
+    in_grad[5]++; /* what a sum without factors, or with rising ones, does not see */
+    in_grad[6] -= 2;
+    in_grad[7]++;
+    assert_true(kern_checksum_i64(n, in_grad, first) != want);
+    assert_true(kern_checksum_i64(0, in_grad, first) == 0);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(sum_of_squares_equals_a_big_integer),
     cmocka_unit_test(sum_of_squares_of_a_large_tensor_does_not_overflow),
@@ -443,6 +480,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(adamw_takes_the_step_of_the_paper),
     cmocka_unit_test(hashes_of_boxes_add_up),
     cmocka_unit_test(integers_are_hashed_and_added_exactly),
+    cmocka_unit_test(checksums_are_linear_and_see_every_bit),
     cmocka_unit_test(fill_and_conversion_are_exact),
     cmocka_unit_test(initial_normals_depend_on_the_index_only),
 };
