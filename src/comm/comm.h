@@ -36,8 +36,8 @@ struct comm_site {
  * world of one without any MPI call. Collective over the job. On an error the message is empty on all ranks but the
  * first. */
 MUST_USE enum err comm_open(struct comm_world **out);
-/* ERR_USAGE when a launcher started this process as one of several; `what` is a command that knows no ranks. The message
- * is empty on all ranks but the first. Not collective. */
+/* ERR_USAGE when a launcher started this process as one of several; `what` is a command that knows no ranks. The
+ * message is empty on all ranks but the first. Not collective. */
 MUST_USE enum err comm_alone(const char *what);
 /* Leave. `err` is how this rank's work ended; when it is not OK and was not agreed upon, the others are told first
  * (comm_fail). Never hangs: what does not come in time is left behind. */
@@ -126,8 +126,8 @@ struct comm_tree {
 #define COMM_MESSAGES_MAX 64u
 /* A message to another rank `to` of the group. Returns at once, unless COMM_MESSAGES_MAX messages of this rank to that
  * one have not been received yet: then it waits for one of them, so that a stage that runs ahead does not fill the
- * memory. `buf` must stay as it is until comm_sent of the same ticket. Messages of one pair with one tag arrive in order. The receiver must ask for the same number of bytes: else ERR_PEER
- * on both. Not collective. */
+ * memory. `buf` must stay as it is until comm_sent of the same ticket. Messages of one pair with one tag arrive in
+ * order. The receiver must ask for the same number of bytes: else ERR_PEER on both. Not collective. */
 struct comm_ticket {
     void *state;
 };
@@ -139,7 +139,7 @@ struct comm_ticket {
 /* Bytes of shared memory and buffers that this rank's groups hold: part of the memory plan. */
 uint64_t comm_memory_bytes(const struct comm_world *w);
 
-/* What the macros call. */
+/* What the macros call: groups and small collectives .. */
 MUST_USE enum err comm_split_at(struct comm *parent, uint32_t color, const char *name, struct comm **out,
                                 struct comm_site site);
 MUST_USE enum err comm_agree_at(struct comm *c, enum err mine, struct comm_site site);
@@ -148,12 +148,14 @@ MUST_USE enum err comm_bcast_at(struct comm *c, uint32_t root, void *buf, uint64
 MUST_USE enum err comm_gather_at(struct comm *c, const void *in, uint64_t bytes, void *out, struct comm_site site);
 MUST_USE enum err comm_sum_i64_at(struct comm *c, int64_t *buf, uint64_t n, struct comm_site site);
 MUST_USE enum err comm_max_f32_at(struct comm *c, float *buf, uint64_t n, struct comm_site site);
+/* .. large collectives .. */
 MUST_USE enum err comm_reduce_scatter_i64_at(struct comm *c, int64_t *buf, const uint64_t *bounds,
                                              struct comm_site site);
 MUST_USE enum err comm_all_gather_at(struct comm *c, void *buf, uint64_t size, const uint64_t *bounds,
                                      struct comm_site site);
 MUST_USE enum err comm_window_at(struct comm *c, uint64_t bytes, void **out, struct comm_site site);
 MUST_USE enum err comm_tree_sum_at(struct comm *c, const struct comm_tree *t, struct comm_site site);
+/* .. and messages. */
 MUST_USE enum err comm_send_at(struct comm *c, uint32_t to, uint32_t tag, const void *buf, uint64_t bytes,
                                struct comm_ticket *ticket, struct comm_site site);
 MUST_USE enum err comm_sent_at(struct comm *c, struct comm_ticket *ticket, struct comm_site site);

@@ -125,8 +125,8 @@ struct comm_region {
     struct comm_handle handle;
 };
 
-/* A region that rank `maker` of `via` makes and others of its node map. Collective over via: every rank takes part, those
- * with bytes 0 get none. On an error all get it and nothing is held. */
+/* A region that rank `maker` of `via` makes and others of its node map. Collective over via: every rank takes part,
+ * those with bytes 0 get none. On an error all get it and nothing is held. */
 MUST_USE enum err region_share(struct comm *via, uint32_t maker, uint64_t bytes, struct comm_region *out);
 
 /* Wait until the value is `target` or more: a short spin, a few yields, then sleeps of at most COMM_WAIT_NS. Ends early
@@ -140,8 +140,9 @@ void futex_post(struct comm_futex *f);
 /* ---- engines and transports ---- */
 
 /* One function for each call, on calls that are already checked, recorded and published; NULL: nothing to do (all have
- * close, agree, gather, window and tree_sum). Groups have at least 2 ranks but for the solo engine. The first meeting of a call compares the signatures (c->fresh) before any result is used;
- * a call made of several (split, window) may use more than one function, later ones find c->fresh false. */
+ * close, agree, gather, window and tree_sum). Groups have at least 2 ranks but for the solo engine. The first meeting
+ * of a call compares the signatures (c->fresh) before any result is used; a call made of several (split, window) may
+ * use more than one function, later ones find c->fresh false. */
 struct comm_engine {
     const char *name;
     /* Collective over the new group c, whose members, slots and region are filled in; parent is open, NULL for the

@@ -23,7 +23,8 @@ uint32_t node_spins(uint32_t node_size)
 {
     uint64_t cores = pool_cores();
     long online = sysconf(_SC_NPROCESSORS_ONLN);
-    bool alone = cores >= node_size || (online > 0 && cores * node_size <= (uint64_t)online); /* all, or bound to some */
+    /* It may use all cores, or is bound to some of its own. */
+    bool alone = cores >= node_size || (online > 0 && cores * node_size <= (uint64_t)online);
     return alone ? SPINS_ALONE : SPINS_SHARED;
 }
 

@@ -1,8 +1,8 @@
 /* Inside the shared-memory engine: how its files meet and stage. The region of a group holds a staging area of two
  * halves for each rank, then a channel of messages for each ordered pair of ranks.
  *
- * A stage is: write the own half, meet, read the halves of others, shm_next. Stages use the halves in turn, so a half is
- * written again only after a meeting that all ranks came to when they had read it. */
+ * A stage is: write the own half, meet, read the halves of others, shm_next. Stages use the halves in turn, so a half
+ * is written again only after a meeting that all ranks came to when they had read it. */
 #ifndef COMM_SHM_H
 #define COMM_SHM_H
 

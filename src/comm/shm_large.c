@@ -2,8 +2,8 @@
  * the partial sums of tensor parallelism. Each number is read from its owner's memory once and staged in cache; partial
  * sums are read where a product left them.
  *
- * Invariant: a rank's half of a stage holds, in a reduce-scatter, a slot for each other rank; which slot is whose is the
- * distance between the two ranks. */
+ * Invariant: a rank's half of a stage holds, in a reduce-scatter, a slot for each other rank; which slot is whose is
+ * the distance between the two ranks. */
 #include "comm/shm.h"
 
 static uint64_t smaller(uint64_t a, uint64_t b)

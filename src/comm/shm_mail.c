@@ -112,7 +112,8 @@ static bool is_full(const struct entry *e)
     return atomic_load_explicit(&e->full, memory_order_acquire) != 0;
 }
 
-/* A free entry whose block fits best; ENTRIES when none does. *spare: a free one whose block does not fit, or unused. */
+/* A free entry whose block fits best; ENTRIES when none does. *spare: a free one whose block does not fit, or a new
+ * one; ENTRIES when there is none. */
 static uint32_t choose(struct channel *ch, struct block *blocks, uint64_t bytes, uint32_t *spare)
 {
     uint32_t used = atomic_load_explicit(&ch->used, memory_order_relaxed), best = ENTRIES;

@@ -115,8 +115,8 @@ static enum err start_ranks(struct comm_threads *t, uint64_t seed)
         struct thread_rank *rank = &t->rank[r];
         rank->seed = seed != 0 ? hash_mix(seed * 1000 + r) | 1 : 0;
         const struct comm_world def = { .rank = r, .size = t->size, .nodes = 1, .node_size = t->size, .node_rank = r,
-                                        .node_of = t->zero, .node_rank_of = t->number, .ctl = (struct comm_node *)t->ctl.base,
-                                        .transport = &threads, .transport_state = rank };
+                                        .node_of = t->zero, .node_rank_of = t->number, .transport = &threads,
+                                        .ctl = (struct comm_node *)t->ctl.base, .transport_state = rank };
         TRY(world_new(&rank->world, &def));
     }
     return OK;

@@ -55,9 +55,10 @@ void tree_sum_rows(const struct comm_tree *t, const struct tree_rows *rows)
         uint64_t to = (i - rows->first) * t->ldo;
         for (uint64_t j = 0; j < t->cols; j += BLOCK) {
             uint64_t n = t->cols - j < BLOCK ? t->cols - j : BLOCK;
+            const float *bias = t->bias != NULL ? t->bias + j : NULL;
+            const float *residual = t->residual != NULL ? t->residual + to + j : NULL;
             sum_block(rows->part, rows->parts, i * t->cols + j, n, sum);
-            finish_block(t->bias != NULL ? t->bias + j : NULL, t->residual != NULL ? t->residual + to + j : NULL, sum, n,
-                         t->out + to + j);
+            finish_block(bias, residual, sum, n, t->out + to + j);
         }
     }
 }

@@ -2,7 +2,7 @@
  * ever. */
 #include <time.h>
 
-#include "ranks.h"
+#include "rank_threads.h"
 
 #include "base/file.h"
 #include "comm/comm_int.h"

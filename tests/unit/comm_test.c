@@ -1,6 +1,6 @@
 /* Collectives and messages of threads as ranks against plain serial definitions, bit by bit, with ranks that are late
  * in every order a seed can make. */
-#include "ranks.h"
+#include "rank_threads.h"
 
 #include "comm_cases.h"
 #include "part/layout.h"

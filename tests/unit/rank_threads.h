@@ -1,6 +1,6 @@
 /* Ranks as threads for tests: run a function on each rank of a world and keep what it returned. */
-#ifndef TESTS_UNIT_RANKS_H
-#define TESTS_UNIT_RANKS_H
+#ifndef TESTS_UNIT_RANK_THREADS_H
+#define TESTS_UNIT_RANK_THREADS_H
 
 #include <pthread.h>
 
