@@ -25,9 +25,13 @@ mpi_find() {
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
 export OMPI_MCA_orte_tmpdir_base="${TMPDIR:-/tmp}"
-# MPI libraries keep memory until the end that the leak checker of sanitized builds would report.
-mpi_here=$(cd "$(dirname "$0")" && pwd)
-export LSAN_OPTIONS="suppressions=${mpi_here%/tests/*}/tests/par/mpi_leaks.txt:print_suppressions=0"
+# In sanitized builds: MPI libraries leak, and are gone when that is reported, so it cannot be told by their names. The
+# report is printed and does not count; mpi_leak LOG tells whether something of ours is in it.
+export LSAN_OPTIONS="exitcode=0"
+
+mpi_leak() {
+    grep -Eq '^ *#[0-9]+ .*/(src|tests)/(base|comm|par)/[a-z_]*\.[ch]' "$1"
+}
 
 launch() {
     mpi_ranks=$1

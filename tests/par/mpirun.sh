@@ -48,6 +48,7 @@ run() {
     problem=
     [ $got -eq "$want" ] || problem="exit code $got, expected $want"
     [ "$(grep -cF "$text" "$work/log")" = 1 ] || problem="$problem; not exactly one line with \"$text\""
+    ! mpi_leak "$work/log" || problem="$problem; a leak, or what else a sanitizer reports"
 }
 
 calls() { # TRANSPORT RANKS NODES MODE
