@@ -66,7 +66,7 @@ void kern_add_i64(uint64_t n, const int64_t *from, int64_t *to)
     }
 }
 
-/* By whatever thread calls, too. Neighbours have unrelated factors: errors of opposite sign side by side do not cancel. */
+/* By whatever thread calls, too. Factors of neighbours are unrelated: opposite errors side by side do not cancel. */
 uint64_t kern_checksum_i64(uint64_t n, const int64_t *p, uint64_t first)
 {
     uint64_t sum = 0, key = first * 0x9e3779b97f4a7c15u;

@@ -4,9 +4,7 @@
  * Every layout is given explicitly, also the axes it leaves at 1, so that the file's own layout does not matter. */
 #include "train/verify.h"
 
-#include <pthread.h>
-
-#include "train/trainer.h"
+#include "train/thread_ranks.h"
 
 void verify_result_release(struct verify_result *r)
 {
@@ -46,7 +44,7 @@ static const struct token {
 static enum err add_word(struct verify_layout *l, const char *key, const char *value)
 {
     BUG_IF((size_t)l->count + 2 > sizeof(l->words) / sizeof(l->words[0]));
-    snprintf(l->words[l->count++], sizeof(l->words[0]), "--%s", key);
+    snprintf(l->words[l->count++], sizeof(l->words[0]), "%s", key);
     snprintf(l->words[l->count++], sizeof(l->words[0]), "%s", value);
     return OK;
 }
@@ -131,47 +129,13 @@ enum err verify_layout_parse(struct verify_layout *l, const char *text)
 
 /* ---- one layout ---- */
 
-struct run {
-    const struct verify_job *job;
-    const struct verify_layout *layout;
-    struct comm_threads *threads;
-    int argc;
-    char **argv;
-    uint32_t steps;
-    struct verify_result *result;
-    struct buf *why;
-    struct trace *trace; /* of the last step; NULL: none. Rank 0 keeps it */
-};
-
-struct rank {
-    struct run *run;
-    uint32_t rank;
-    pthread_t thread;
-    bool started;
-    enum err err;
-    char message[ERR_MESSAGE_BYTES];
-};
-
-static enum err load(const struct run *run, uint32_t rank, struct conf *conf)
+static enum err steps(void *arg, struct trainer *t)
 {
-    struct findings f = { 0 };
-    enum err err = conf_load(conf, run->job->path, run->argc, run->argv, run->layout->world, &f);
-    for (size_t i = 0; i < f.count && rank == 0 && err != OK; i++) {
-        if (f.list[i].level == FINDING_ERROR && buf_printf(run->why, "%s\n", f.list[i].text) != OK) {
-            break;
-        }
-    }
-    findings_release(&f);
-    return err;
-}
-
-static enum err steps(const struct run *run, struct trainer *t)
-{
-    struct verify_result *out = run->result;
+    struct verify_result *out = arg;
     double started = log_seconds();
     int64_t planned = (int64_t)trainer_planned_bytes(t);
     TRY(comm_sum_i64(t->ranks.all, &planned, 1));
-    for (uint32_t i = 0; i < run->steps; i++) {
+    for (uint32_t i = 0; i < out->steps; i++) {
         struct step_report r;
         if (t->trace != NULL) {
             trace_clear(t->trace);
@@ -188,127 +152,37 @@ static enum err steps(const struct run *run, struct trainer *t)
     return OK;
 }
 
-static enum err run_rank(const struct run *run, uint32_t rank)
+/* The job's arguments, but for what the layout and the global batch (0: what the job says) set. */
+static enum err join_arguments(struct arguments *a, const struct verify_job *job, const struct verify_layout *l,
+                               uint64_t global_batch)
 {
-    struct conf conf = { 0 };
-    struct trainer t;
-    struct trace trace = { 0 };
-    struct comm_world *w = comm_threads_world(run->threads, rank);
-    enum err err = comm_agree(comm_all(w), load(run, rank, &conf));
-    if (err == OK) {
-        const struct trainer_use use = { .world = w, .trace = run->trace != NULL ? &trace : NULL };
-        err = trainer_open(&t, &conf, &use);
-        if (err == OK) {
-            err = steps(run, &t);
-            if (err != OK) {
-                comm_fail(w, err); /* before the trainer waits for its thread, which may wait for others */
-            }
-            trainer_close(&t);
-        }
+    TRY(arguments_copy(a, job->argc, job->argv));
+    for (int i = 0; i < l->count; i += 2) {
+        TRY(arguments_set(a, l->words[i], l->words[i + 1]));
     }
-    if (err == OK && rank == 0 && run->trace != NULL) {
-        *run->trace = trace;
-    } else {
-        trace_close(&trace);
-    }
-    conf_release(&conf);
-    comm_close(w, err);
-    return err;
+    return arguments_free_ranks(a, global_batch);
 }
 
-static void *rank_main(void *arg)
-{
-    struct rank *r = arg;
-    r->err = run_rank(r->run, r->rank);
-    snprintf(r->message, sizeof(r->message), "%s", err_message());
-    return NULL;
-}
-
-/* Start a thread for each rank and wait for all; the error of the lowest failing rank. */
-static enum err run_ranks(struct run *run)
-{
-    struct rank ranks[VERIFY_RANKS_MAX];
-    uint32_t world = run->layout->world;
-    memset(ranks, 0, sizeof(ranks));
-    for (uint32_t i = 0; i < world; i++) {
-        ranks[i].run = run;
-        ranks[i].rank = i;
-        ranks[i].started = pthread_create(&ranks[i].thread, NULL, rank_main, &ranks[i]) == 0;
-        if (!ranks[i].started) { /* its rank fails for it, so that the others do not wait */
-            ranks[i].err = FAIL(ERR_RESOURCE, "a thread for rank %u cannot be started | check the limit on processes", i);
-            snprintf(ranks[i].message, sizeof(ranks[i].message), "%s", err_message());
-            comm_close(comm_threads_world(run->threads, i), ranks[i].err);
-        }
-    }
-    for (uint32_t i = 0; i < world; i++) {
-        if (ranks[i].started) {
-            pthread_join(ranks[i].thread, NULL);
-        }
-    }
-    for (uint32_t i = 0; i < world; i++) {
-        if (ranks[i].err != OK) {
-            err_set_message(ranks[i].message);
-            return ranks[i].err;
-        }
-    }
-    return OK;
-}
-
-/* Whether `argument` is --key or --key=value of a key that is set for the layout: `count` words, every second one. */
-static bool is_set(const char *argument, const char *const *words, int count)
-{
-    for (int i = 0; i < count; i += 2) {
-        size_t bytes = strlen(words[i]);
-        if (strncmp(argument, words[i], bytes) == 0 && (argument[bytes] == '\0' || argument[bytes] == '=')) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The job's arguments without those that the layout sets, the layout's, and the global batch (0: what the job says). */
-static enum err join_arguments(struct run *run, uint64_t global_batch, char batch[32])
-{
-    const char *set[64] = { "--world_size", "null", "--num_layers_per_virtual_pipeline_stage", "null",
-                            "--gradient_accumulation_steps", "null", "--global_batch_size", batch };
-    int count = global_batch > 0 ? 8 : 4;
-    void *mem;
-    snprintf(batch, 32, "%llu", (unsigned long long)global_batch);
-    for (int i = 0; i < run->layout->count; i++) {
-        set[count++] = run->layout->words[i];
-    }
-    TRY(mem_alloc(&mem, (size_t)(run->job->argc + count), sizeof(char *)));
-    run->argv = mem;
-    for (int i = 0; i < run->job->argc; i++) {
-        char *argument = run->job->argv[i];
-        if (!is_set(argument, set, count)) {
-            run->argv[run->argc++] = argument;
-        } else if (strchr(argument, '=') == NULL) {
-            i++; /* its value */
-        }
-    }
-    for (int i = 0; i < count; i++) {
-        run->argv[run->argc++] = (char *)(uintptr_t)set[i];
-    }
-    return OK;
-}
-
-static enum err run_layout(struct run *run, uint64_t global_batch)
+static enum err run_layout(const struct verify_job *job, const struct verify_layout *l, uint64_t global_batch,
+                           struct thread_job *ranks, struct verify_result *out)
 {
     void *mem;
-    char batch[32];
+    struct arguments a = { 0 };
     enum err err;
-    *run->result = (struct verify_result){ 0 };
-    TRY_OUT(mem_alloc(&mem, run->steps, sizeof(struct verify_step)));
-    run->result->step = mem;
-    TRY_OUT(join_arguments(run, global_batch, batch));
-    TRY_OUT(comm_threads_new(&run->threads, run->layout->world, run->layout->seed));
-    err = run_ranks(run);
-    comm_threads_free(run->threads);
+    TRY_OUT(mem_alloc(&mem, out->steps, sizeof(struct verify_step)));
+    out->step = mem;
+    TRY_OUT(join_arguments(&a, job, l, global_batch));
+    ranks->path = job->path;
+    ranks->arguments = &a;
+    ranks->world = l->world;
+    ranks->seed = l->seed;
+    ranks->work = steps;
+    ranks->arg = out;
+    err = thread_ranks_run(ranks);
 out:
-    free(run->argv);
+    arguments_release(&a);
     if (err != OK) {
-        verify_result_release(run->result);
+        verify_result_release(out);
     }
     return err;
 }
@@ -316,8 +190,9 @@ out:
 enum err verify_run(const struct verify_job *job, const struct verify_layout *l, uint64_t global_batch,
                     struct verify_result *out, struct buf *why)
 {
-    struct run run = { .job = job, .layout = l, .steps = job->steps, .result = out, .why = why };
-    return run_layout(&run, global_batch);
+    struct thread_job ranks = { .why = why };
+    *out = (struct verify_result){ .steps = job->steps };
+    return run_layout(job, l, global_batch, &ranks, out);
 }
 
 /* The job as one rank sees it. conf_release frees *conf in any case. */
@@ -325,14 +200,15 @@ static enum err load_serial(const struct verify_job *job, struct conf *conf)
 {
     struct verify_layout serial;
     struct findings f = { 0 };
-    char batch[32];
-    TRY(verify_layout_parse(&serial, "serial"));
-    struct run run = { .job = job, .layout = &serial };
-    TRY(join_arguments(&run, 0, batch));
-    enum err err = conf_load(conf, job->path, run.argc, run.argv, 1, &f);
+    struct arguments a = { 0 };
+    enum err err;
+    TRY_OUT(verify_layout_parse(&serial, "serial"));
+    TRY_OUT(join_arguments(&a, job, &serial, 0));
+    err = conf_load(conf, job->path, a.count, a.list, 1, &f);
     findings_print(&f);
+out:
     findings_release(&f);
-    free(run.argv);
+    arguments_release(&a);
     return err;
 }
 
@@ -347,13 +223,19 @@ enum err verify_global_batch(const struct verify_job *job, uint64_t *global_batc
 
 /* ---- where two layouts part ---- */
 
+/* The trace of rank 0 is that of all ranks together. */
 static enum err traced(const struct verify_job *job, const struct verify_layout *l, uint64_t global_batch,
                        uint32_t step, struct trace *out)
 {
-    struct verify_result result;
+    struct trace traces[VERIFY_RANKS_MAX] = { { 0 } };
     struct buf why = { 0 };
-    struct run run = { .job = job, .layout = l, .steps = step, .result = &result, .why = &why, .trace = out };
-    enum err err = run_layout(&run, global_batch);
+    struct thread_job ranks = { .traces = traces, .why = &why };
+    struct verify_result result = { .steps = step };
+    enum err err = run_layout(job, l, global_batch, &ranks, &result);
+    for (uint32_t i = 1; i < VERIFY_RANKS_MAX; i++) {
+        trace_close(&traces[i]);
+    }
+    *out = traces[0];
     verify_result_release(&result);
     buf_release(&why);
     return err;

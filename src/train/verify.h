@@ -24,6 +24,7 @@ struct verify_step {
 
 struct verify_result {
     struct verify_step *step; /* heap, [steps] */
+    uint32_t steps;
     uint64_t planned_bytes;   /* of all ranks */
     double seconds;
 };
@@ -34,13 +35,12 @@ void verify_result_release(struct verify_result *r);
  *   mbN threadsN                    micro-batch, threads of each rank
  *   gpipe 1f1b vN layersA-B-...     pipeline: schedule, chunks of a stage (interleaved), layers of each stage
  *   seedN                           delays and reorderings of the ranks
- * "serial" is one rank. ERR_USAGE names a token that is none of them. Writes its arguments for conf_load behind those of
- * the job. */
+ * "serial" is one rank. ERR_USAGE names a token that is none of them. */
 struct verify_layout {
     char name[128];
     uint32_t world;
     uint64_t seed;
-    char words[48][64];
+    char words[48][64]; /* keys and values in turn */
     int count;
 };
 MUST_USE enum err verify_layout_parse(struct verify_layout *l, const char *text);
