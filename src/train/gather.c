@@ -3,7 +3,7 @@
 #include "train/gather.h"
 
 #define GATHER_TAG 7u
-#define MESSAGE_FLOATS 32768u /* messages are copied on their way, and many may be: keep them small */
+#define MESSAGE_FLOATS 16384u /* messages are copied on their way, and many may be: keep them small */
 
 /* What a rank announces before it sends. */
 struct offer {
