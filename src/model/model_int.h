@@ -79,7 +79,7 @@ struct model {
     float *act_ffn;      /* [R][F] activation output; in backward also d of it */
     float *branch;       /* [R][C] output of a branch before dropout; its gradient; with neither dropout nor sequence
                           * parallelism NULL */
-    float *ce;           /* [4][head_rows] maxima, targets' logits, sums; with tensor parallelism */
+    float *ce;           /* [3][head_rows] maxima, targets' logits, sums; with tensor parallelism */
     /* backward only */
     float *dx[2];          /* [own][C], used alternately */
     uint32_t turn;

@@ -101,8 +101,11 @@ void optimizer_hash(const struct holdings *h, uint64_t *box_hash)
         const struct holding *own = &h->of[s->bucket];
         const struct box_map map = registry_map(h->reg, s);
         struct piece at = holdings_piece(s, own->m_at);
-        const float *p = own->p + (s->offset + at.begin - own->p_at.lo);
-        box_hash[i] = at.begin < at.end ? kern_hash(h->kern, at.end - at.begin, p, &map, at.begin) : 0;
+        box_hash[i] = 0;
+        if (at.begin < at.end) {
+            const float *p = own->p + (s->offset + at.begin - own->p_at.lo);
+            box_hash[i] = kern_hash(h->kern, at.end - at.begin, p, &map, at.begin);
+        }
     }
 }
 
