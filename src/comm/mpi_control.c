@@ -4,7 +4,6 @@
  * Invariants: every rank listens for one failure from the start, and the first is all that matters; who fails tells all
  * ranks of all other nodes, so nobody passes on what it heard. A node whose ranks wait for each other hears it too:
  * one of them computes and will wait for another node, or already does, and listens. */
-#include <sched.h>
 #include <time.h>
 
 #include "base/log.h"
@@ -14,19 +13,15 @@
 enum { TAG_FAILURE, TAG_NOTE, TAG_FAREWELL }; /* and one more for each round of the farewell */
 
 #define TELL_S 1.0 /* how long a failing rank tries to tell others */
-#define SPINS 200u
-#define YIELDS 200u
-#define SLEEP_NS_MOST 100000
+#define SLEEP_NS_MORE 1000 /* each sleep is so much longer than the last */
+#define SLEEP_NS_MOST 300000
 
-void mpi_pause(struct mpi_pause *p)
+void mpi_pause(const struct comm_world *w, struct mpi_pause *p)
 {
-    p->rounds++;
-    if (p->rounds < SPINS) {
+    if (p->rounds++ < w->spins) {
         pool_relax();
-    } else if (p->rounds < SPINS + YIELDS) {
-        sched_yield();
     } else {
-        long ns = 1000L * (p->rounds - SPINS - YIELDS);
+        long ns = (long)(p->rounds - w->spins) * SLEEP_NS_MORE;
         nanosleep(&(struct timespec){ 0, ns < SLEEP_NS_MOST ? ns : SLEEP_NS_MOST }, NULL);
     }
 }
@@ -78,7 +73,7 @@ void mpi_failed(struct comm_world *w)
     /* They leave while MPI is called: stay for a moment, but no longer. */
     double until = log_seconds() + TELL_S;
     struct mpi_pause pause = { 0 };
-    for (bool all = false; !all && log_seconds() < until; mpi_pause(&pause)) {
+    for (bool all = false; !all && log_seconds() < until; mpi_pause(w, &pause)) {
         all = true;
         for (uint32_t r = 0; r < w->size; r++) {
             bool done;
@@ -125,7 +120,7 @@ bool mpi_note_take(struct comm_world *w, uint32_t *from, void *note, uint32_t *b
 static bool finished(struct comm_world *w, struct link_request *r, double until)
 {
     struct mpi_pause pause = { 0 };
-    for (bool done = false;; mpi_pause(&pause)) {
+    for (bool done = false;; mpi_pause(w, &pause)) {
         if (link_test(mpi_of(w)->control, r, &done, NULL) != OK || node_failed(w) || log_seconds() > until) {
             return false;
         }

@@ -48,7 +48,7 @@ static enum err poll_all(struct comm *c, struct exchange *x)
             if (pause.rounds % 16 == 0) {
                 mpi_hear(w);
             }
-            mpi_pause(&pause);
+            mpi_pause(w, &pause);
         }
     }
     return OK;

@@ -138,8 +138,7 @@ static enum err fail_size(struct comm *c, uint32_t from)
     sig_text(&far_of(c)->header, theirs);
     snprintf(text, sizeof(text), "rank %u is at %s; rank %u made %s: both must give the same number of bytes",
              c->world->rank, mine, c->member[from], theirs);
-    node_fail(c->world, COMM_NOBODY, ERR_PEER, text);
-    return node_failure(c->world);
+    return node_fail_too(c->world, COMM_NOBODY, ERR_PEER, text);
 }
 
 enum err far_recv(struct comm *c, uint32_t from, uint32_t tag, void *buf, uint64_t bytes)

@@ -59,12 +59,12 @@ bool mpi_note_take(struct comm_world *w, uint32_t *from, void *note, uint32_t *b
 /* Wait until all ranks have come here: false when one failed, or not all came in `limit_s` seconds. Collective. */
 bool mpi_farewell(struct comm_world *w, double limit_s);
 
-/* Between two looks at something that another rank will do: first busy, then giving the core away, then asleep for
- * times that grow to some 100 us. Start with { 0 }. */
+/* Between two looks at something that another rank will do: first busy, as often as comm_world.spins says, then asleep
+ * for times that grow with the wait. Start with { 0 }. */
 struct mpi_pause {
     uint32_t rounds;
 };
-void mpi_pause(struct mpi_pause *p);
+void mpi_pause(const struct comm_world *w, struct mpi_pause *p);
 
 extern const struct comm_engine mpi_far_engine;
 

@@ -3,6 +3,7 @@
  *
  *   comm_driver calls              all calls, on the world, on pairs, and on groups that cross pairs
  *   comm_driver big                 a few calls of many chunks
+ *   comm_driver threads             three threads of each rank make random calls, each on a group of its own
  *   comm_driver agreed              all agree on an error of configuration of rank 1: exit 2
  *   comm_driver fails               the last rank fails alone, others wait for it: exit 3
  *   comm_driver mismatch            rank 1 makes another call: exit 5
@@ -11,6 +12,7 @@
  *   comm_driver die                 rank 1 kills itself
  *
  * Rank 0 prints what it is part of: "4 ranks, 2 nodes, 2 ranks on this one". */
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -65,6 +67,53 @@ static enum err big(struct comm_world *w)
     return OK;
 }
 
+/* ---- several threads of a rank ---- */
+
+struct program {
+    struct comm *c;
+    uint64_t seed;
+    pthread_t id;
+    enum err err;
+    char message[ERR_MESSAGE_BYTES];
+};
+
+static void *run_program(void *arg)
+{
+    struct program *p = arg;
+    pool_set_float_mode();
+    for (uint64_t i = 0; i < 200 && p->err == OK; i++) {
+        uint64_t bits = hash_mix(p->seed + i * 77);
+        const struct comm_case k = { p->c, p->seed + i, bits % 9 == 0 ? bits >> 32 & 0xffff : bits >> 32 & 0xff };
+        p->err = comm_check_run(&k, (bits >> 16) % COMM_CHECKS);
+    }
+    snprintf(p->message, sizeof(p->message), "%s", p->err != OK ? err_message() : "");
+    return NULL;
+}
+
+static enum err threads(struct comm_world *w)
+{
+    struct comm *all = comm_all(w);
+    struct program p[3] = { { .c = all, .seed = 1000 }, { .seed = 2000 }, { .seed = 3000 } };
+    TRY(comm_split(all, comm_rank(all) / 2, "pair", &p[1].c));
+    TRY(comm_split(all, comm_rank(all) % 2, "across", &p[2].c));
+    for (size_t i = 0; i < 3; i++) {
+        if (pthread_create(&p[i].id, NULL, run_program, &p[i]) != 0) {
+            return FAIL(ERR_RESOURCE, "a thread could not be started");
+        }
+    }
+    enum err err = OK;
+    for (size_t i = 0; i < 3; i++) {
+        pthread_join(p[i].id, NULL);
+        if (p[i].err != OK) {
+            err_set_message(p[i].message);
+            err = p[i].err;
+        }
+    }
+    return err;
+}
+
+/* ---- ends ---- */
+
 static enum err agreed(struct comm_world *w)
 {
     bool mine = comm_rank(comm_all(w)) == 1;
@@ -118,8 +167,8 @@ static const struct mode {
     const char *name;
     enum err (*run)(struct comm_world *w);
 } modes[] = {
-    { "calls", calls }, { "big", big },     { "agreed", agreed },   { "fails", fails },
-    { "mismatch", mismatch }, { "message", message }, { "early", early }, { "die", die },
+    { "calls", calls }, { "big", big },           { "threads", threads }, { "agreed", agreed }, { "fails", fails },
+    { "early", early }, { "mismatch", mismatch }, { "message", message }, { "die", die },
 };
 
 static enum err run(struct comm_world *w, int argc, char **argv)

@@ -76,6 +76,8 @@ calls mpi 4 4 calls
 calls mpi:2 4 2 calls
 calls "" 4 1 big
 calls mpi 4 4 big
+calls mpi 4 4 threads
+calls mpi:2 4 2 threads
 
 for transport in "" mpi:2 mpi; do
     where="${transport:-one node}"
