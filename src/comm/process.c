@@ -9,6 +9,7 @@
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -64,10 +65,17 @@ void process_look(struct process *p, int32_t pid, int fd)
     }
     p->state = 'X';
     p->ended = true;
-    struct ended_info info = { .mask = ENDED_INFO_EXIT };
-    if (fd >= 0 && ioctl(fd, ENDED_INFO, &info) == 0 && (info.mask & ENDED_INFO_EXIT) != 0) {
+    /* A process leaves /proc a moment before the system tells how it ended. */
+    for (int tries = 0; fd >= 0 && !p->how_known && tries < 20; tries++) {
+        struct ended_info info = { .mask = ENDED_INFO_EXIT };
+        if (ioctl(fd, ENDED_INFO, &info) != 0) {
+            return; /* the system does not */
+        }
+        p->how_known = (info.mask & ENDED_INFO_EXIT) != 0;
         p->wait_status = info.wait_status;
-        p->how_known = true;
+        if (!p->how_known) {
+            nanosleep(&(struct timespec){ 0, 500000 }, NULL);
+        }
     }
 }
 

@@ -337,8 +337,9 @@ static enum err start_thread(struct watchdog *d)
     }
     d->poll[0] = (struct pollfd){ .fd = d->stop, .events = POLLIN };
     for (uint32_t i = 0; i < w->node_size; i++) {
-        d->pidfd[i] = -1;
-        d->poll[1 + i] = (struct pollfd){ .fd = -1, .events = POLLIN };
+        bool other = !d->threads && i != w->node_rank && atomic_load(&w->ctl->slot[i].presence) == RANK_IN;
+        d->pidfd[i] = other ? process_watch(atomic_load(&w->ctl->slot[i].pid)) : -1;
+        d->poll[1 + i] = (struct pollfd){ .fd = d->pidfd[i], .events = POLLIN };
     }
     /* Signals are for the rank's own threads. */
     sigset_t all, before;
