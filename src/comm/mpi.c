@@ -91,6 +91,7 @@ static void mpi_close(struct comm_world *w, enum err err)
         node_fail(w, w->rank, ERR_PEER, text); /* is ignored when a failure is known */
         leave_failed(w);
     }
+    mpi_pump_stop(m);
     world_free(w);
     mpi_control_stop(m);
     link_close(m->control);
@@ -325,13 +326,17 @@ static enum err open_world(struct opening *o, struct comm_world **out)
     def.transport = def.nodes == 1 ? &one_node : &some_nodes;
     TRY(share_control(o, &def));
     TRY(agree(o, open_control(o)));
-    TRY(agree(o, world_new(out, &def)));
-    return OK;
+    enum err err = world_new(out, &def);
+    if (err == OK && def.nodes > 1) {
+        err = mpi_pump_start(*out);
+    }
+    return agree(o, err);
 }
 
 /* All ranks have the error. */
 static void opening_undo(struct opening *o, struct comm_world **out)
 {
+    mpi_pump_stop(o->m);
     world_free(*out);
     *out = NULL;
     if (o->m->control != NULL) {

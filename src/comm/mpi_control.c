@@ -101,10 +101,9 @@ void mpi_note_put(struct comm_world *w, uint32_t to, const void *note, uint32_t 
 bool mpi_note_take(struct comm_world *w, uint32_t *from, void *note, uint32_t *bytes)
 {
     struct mpi_world *m = mpi_of(w);
-    mpi_hear(w);
     struct link_arrival a;
     bool came;
-    if (m->note_in.word == 0 || link_test(m->control, &m->note_in, &came, &a) != OK || !came) {
+    if (node_failed(w) || m->note_in.word == 0 || link_test(m->control, &m->note_in, &came, &a) != OK || !came) {
         return false;
     }
     *from = a.from;

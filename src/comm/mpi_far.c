@@ -278,6 +278,7 @@ static void far_close(struct comm *c)
     mem_big_free(c->window[c->rank], c->window_bytes);
     mem_big_free(f->staging, f->staging_bytes);
     far_sends_free(f);
+    pthread_mutex_destroy(&f->sending);
     link_close(f->link);
     free(f->card);
     free(f->sigs);
@@ -320,6 +321,7 @@ static enum err far_open(struct comm *c, struct comm *parent)
     }
     c->state = mem;
     far_of(c)->link = link;
+    pthread_mutex_init(&far_of(c)->sending, NULL);
     err = alloc_tables(c->state, c->size);
     if (err != OK) {
         far_close(c);

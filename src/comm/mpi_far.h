@@ -36,6 +36,7 @@ struct far {
     unsigned char *staging;   /* of operands that came, grown to what is needed */
     uint64_t staging_bytes;
     struct comm_sig header;   /* of the message that is being received */
+    pthread_mutex_t sending;  /* held by who looks at .. */
     struct far_send *sends;   /* all that were ever made */
 };
 
@@ -69,6 +70,8 @@ enum err far_tree_sum(struct comm *c, const struct comm_tree *t);
 enum err far_send(struct comm *c, uint32_t to, uint32_t tag, const void *buf, uint64_t bytes,
                   struct comm_ticket *ticket);
 enum err far_recv(struct comm *c, uint32_t from, uint32_t tag, void *buf, uint64_t bytes);
+/* Whether something is still on its way, or just being sent. By the pump. */
+bool far_sends_fly(struct comm *c);
 /* Free the memory of all sends; all ranks have received what was sent. */
 void far_sends_free(struct far *f);
 

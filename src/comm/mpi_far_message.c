@@ -113,11 +113,10 @@ void far_sends_free(struct far *f)
     f->sends = NULL;
 }
 
-enum err far_send(struct comm *c, uint32_t to, uint32_t tag, const void *buf, uint64_t bytes,
-                  struct comm_ticket *ticket)
+/* Called with the lock; *flies: it is still on its way. */
+static enum err send_copy(struct comm *c, uint32_t to, uint32_t tag, const void *buf, uint64_t bytes, bool *flies)
 {
     struct far_send *s;
-    TRY(check_tag(c, tag));
     TRY(send_new(c, bytes, &s));
     s->header = c->sig;
     if (bytes > 0) {
@@ -127,8 +126,38 @@ enum err far_send(struct comm *c, uint32_t to, uint32_t tag, const void *buf, ui
     for (uint64_t i = 0; i < pieces(bytes); i++) {
         TRY(far_post_send(c, &s->x, to, TAG_MESSAGE + tag, s->bytes + i * LINK_BYTES_MAX, piece_bytes(bytes, i)));
     }
-    ticket->state = NULL; /* the buffer is free already */
+    TRY(reap(c, s));
+    *flies = s->x.count > 0;
     return OK;
+}
+
+enum err far_send(struct comm *c, uint32_t to, uint32_t tag, const void *buf, uint64_t bytes,
+                  struct comm_ticket *ticket)
+{
+    TRY(check_tag(c, tag));
+    bool flies = false;
+    pthread_mutex_lock(&far_of(c)->sending);
+    enum err err = send_copy(c, to, tag, buf, bytes, &flies);
+    pthread_mutex_unlock(&far_of(c)->sending);
+    if (flies) {
+        mpi_pump_wake(c->world);
+    }
+    ticket->state = NULL; /* the buffer is free already */
+    return err;
+}
+
+bool far_sends_fly(struct comm *c)
+{
+    struct far *f = far_of(c);
+    if (pthread_mutex_trylock(&f->sending) != 0) {
+        return true;
+    }
+    bool any = false;
+    for (struct far_send *s = f->sends; s != NULL; s = s->next) {
+        any |= reap(c, s) == OK && s->x.count > 0;
+    }
+    pthread_mutex_unlock(&f->sending);
+    return any;
 }
 
 static enum err fail_size(struct comm *c, uint32_t from)

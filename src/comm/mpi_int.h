@@ -1,6 +1,6 @@
 /* Inside comm: what the files of the MPI transport share. mpi.c opens and closes the world, mpi_region.c gives the
- * processes of a node memory in common, mpi_control.c carries failures, notes and farewells between ranks, mpi_far.c is
- * the engine of groups that span nodes. */
+ * processes of a node memory in common, mpi_control.c carries failures, notes and farewells between ranks, mpi_pump.c
+ * keeps MPI going while ranks compute, mpi_far.c is the engine of groups that span nodes. */
 #ifndef COMM_MPI_INT_H
 #define COMM_MPI_INT_H
 
@@ -27,6 +27,14 @@ struct mpi_failure {
     char message[ERR_MESSAGE_BYTES];
 };
 
+/* The thread that lets MPI move what was sent. */
+struct mpi_pump {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool runs, woken, stop;
+};
+
 /* The state of the transport. */
 struct mpi_world {
     struct link *all;     /* of the groups: the engine opens links of their own on it */
@@ -38,6 +46,7 @@ struct mpi_world {
     struct mpi_failure heard_failure, told_failure;
     struct link_request hear, *tell; /* tell: by rank */
     struct link_request note_in, note_out[MPI_NOTES];
+    struct mpi_pump pump; /* when there are several nodes */
     unsigned char note_in_bytes[COMM_NOTE_BYTES], note_out_bytes[MPI_NOTES][COMM_NOTE_BYTES];
 };
 
@@ -58,6 +67,13 @@ void mpi_note_put(struct comm_world *w, uint32_t to, const void *note, uint32_t 
 bool mpi_note_take(struct comm_world *w, uint32_t *from, void *note, uint32_t *bytes);
 /* Wait until all ranks have come here: false when one failed, or not all came in `limit_s` seconds. Collective. */
 bool mpi_farewell(struct comm_world *w, double limit_s);
+
+/* Start the pump of a world on several nodes. Not collective. */
+MUST_USE enum err mpi_pump_start(struct comm_world *w);
+/* Something was sent that is still on its way. */
+void mpi_pump_wake(struct comm_world *w);
+/* End it, when it runs, before groups and world go. */
+void mpi_pump_stop(struct mpi_world *m);
 
 /* Between two looks at something that another rank will do: first busy, as often as comm_world.spins says, then asleep
  * for times that grow with the wait. Start with { 0 }. */

@@ -109,10 +109,11 @@ check() {
     fi
 }
 
-echo 1..7
+echo 1..8
 check "all calls on 2 + 2 ranks" 0 "4 ranks, 2 nodes, 2 ranks on this one" 2 calls
 check "large ones on 2 + 2 ranks" 0 "4 ranks, 2 nodes, 2 ranks on this one" 2 big
 check "all calls on 1 + 1 ranks" 0 "2 ranks, 2 nodes, 1 ranks on this one" 1 calls
+check "a large message arrives while its sender computes" 0 "2 ranks, 2 nodes, 1 ranks on this one" 1 overlap
 check "an agreed error keeps its code and is said once" 2 "error: rank 1: key x: 3, expected 4" 2 agreed
 check "an error of one rank reaches the other host" 3 "error: rank 3: file f: damaged" 2 fails
 check "different calls are named" 5 "ranks 0, 2-3 are at #1 all-reduce sum i64 x 4" 2 mismatch

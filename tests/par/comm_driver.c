@@ -4,6 +4,7 @@
  *   comm_driver calls              all calls, on the world, on pairs, and on groups that cross pairs
  *   comm_driver big                 a few calls of many chunks
  *   comm_driver threads             three threads of each rank make random calls, each on a group of its own
+ *   comm_driver overlap             a large message from rank 0 reaches the last rank while rank 0 computes
  *   comm_driver agreed              all agree on an error of configuration of rank 1: exit 2
  *   comm_driver fails               the last rank fails alone, others wait for it: exit 3
  *   comm_driver mismatch            rank 1 makes another call: exit 5
@@ -112,6 +113,36 @@ static enum err threads(struct comm_world *w)
     return err;
 }
 
+/* ---- a sender that computes ---- */
+
+#define COMPUTE_S 1.5
+
+static enum err overlap(struct comm_world *w)
+{
+    struct comm *all = comm_all(w);
+    uint32_t last = comm_size(all) - 1;
+    const uint64_t bytes = 6 << 20;
+    void *mem;
+    TRY(mem_alloc(&mem, bytes, 1));
+    enum err err = comm_barrier(all);
+    double start = log_seconds(), took = 0;
+    if (comm_rank(all) == 0) {
+        struct comm_ticket ticket;
+        err = err != OK ? err : comm_send(all, last, 1, mem, bytes, &ticket);
+        while (log_seconds() < start + COMPUTE_S) {
+        }
+        err = err != OK ? err : comm_sent(all, &ticket);
+    } else if (comm_rank(all) == last) {
+        err = err != OK ? err : comm_recv(all, 0, 1, mem, bytes);
+        took = log_seconds() - start;
+    }
+    free(mem);
+    if (err == OK && took > COMPUTE_S / 2) {
+        err = FAIL(ERR_RUN, "the message took %.3f s, its sender computed for %.1f s", took, COMPUTE_S);
+    }
+    return comm_agree(all, err);
+}
+
 /* ---- ends ---- */
 
 static enum err agreed(struct comm_world *w)
@@ -168,7 +199,7 @@ static const struct mode {
     enum err (*run)(struct comm_world *w);
 } modes[] = {
     { "calls", calls }, { "big", big },           { "threads", threads }, { "agreed", agreed }, { "fails", fails },
-    { "early", early }, { "mismatch", mismatch }, { "message", message }, { "die", die },
+    { "overlap", overlap }, { "early", early }, { "mismatch", mismatch }, { "message", message }, { "die", die },
 };
 
 static enum err run(struct comm_world *w, int argc, char **argv)
