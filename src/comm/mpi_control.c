@@ -86,7 +86,7 @@ void mpi_note_put(struct comm_world *w, uint32_t to, const void *note, uint32_t 
 {
     BUG_IF(bytes > COMM_NOTE_BYTES);
     struct mpi_world *m = mpi_of(w);
-    for (uint32_t i = 0; i < MPI_NOTES; i++) {
+    for (uint32_t i = 0; i < MPI_NOTES && !node_failed(w); i++) {
         bool done;
         if (link_test(m->control, &m->note_out[i], &done, NULL) == OK && done) {
             memcpy(m->note_out_bytes[i], note, bytes);
