@@ -6,10 +6,12 @@
  * node when MPI says so and each can open memory that the lowest of them made; nodes are numbered by their lowest rank.
  * A job is finalized when all ranks came to its end, in peace or with an error they agreed upon; else it is aborted. */
 #include <time.h>
+#include <unistd.h>
 
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "comm/mpi_int.h"
 #include "comm/mpi_launch.h"
 
@@ -237,6 +239,19 @@ static void note_apart(const struct opening *o)
     }
 }
 
+/* Open MPI binds each rank to one core when it starts one or two, and a rank has threads for the cores it may use. */
+static void warn_of_binding(const struct comm_world *w)
+{
+    uint64_t cores = pool_cores();
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    if (w->rank == 0 && getenv("OMPI_MCA_orte_bound_at_launch") != NULL && w->node_size <= 2 && cores <= 2 &&
+        online > 0 && cores * w->node_size < (uint64_t)online) {
+        log_warning("mpirun bound each rank to %llu of %ld cores, and ranks of this machine: %u | mpirun --bind-to none, "
+                    "or --map-by slot:PE=%ld",
+                    (unsigned long long)cores, online, w->node_size, online / (long)w->node_size);
+    }
+}
+
 static void number_nodes(const struct opening *o, struct comm_world *def)
 {
     uint32_t *node_of = o->m->node_of, *node_rank_of = o->m->node_rank_of;
@@ -330,7 +345,9 @@ static enum err open_world(struct opening *o, struct comm_world **out)
     if (err == OK && def.nodes > 1) {
         err = mpi_pump_start(*out);
     }
-    return agree(o, err);
+    TRY(agree(o, err));
+    warn_of_binding(*out);
+    return OK;
 }
 
 /* All ranks have the error. */

@@ -113,6 +113,16 @@ if wanted "$name"; then
     fi
 fi
 
+name="ranks that mpirun binds to a core are told of it"
+if wanted "$name"; then
+    if [ $MPI = openmpi ] && [ "$(nproc)" -gt 1 ]; then
+        run 0 "warning: mpirun bound each rank to " launch 1 --bind-to core "$driver" agreed
+        report "$problem" "$name"
+    else
+        skip "$name" "needs Open MPI and two cores"
+    fi
+fi
+
 # A library that could not start: none of it is asked for.
 name="a process alone does not start MPI"
 if wanted "$name"; then
