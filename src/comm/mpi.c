@@ -246,8 +246,8 @@ static void warn_of_binding(const struct comm_world *w)
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     if (w->rank == 0 && getenv("OMPI_MCA_orte_bound_at_launch") != NULL && w->node_size <= 2 && cores <= 2 &&
         online > 0 && cores * w->node_size < (uint64_t)online) {
-        log_warning("mpirun bound each rank to %llu of %ld cores, and ranks of this machine: %u | mpirun --bind-to none, "
-                    "or --map-by slot:PE=%ld",
+        log_warning("mpirun bound each rank to %llu of %ld cores, with %u ranks on this machine | mpirun --bind-to "
+                    "none, or --map-by slot:PE=%ld",
                     (unsigned long long)cores, online, w->node_size, online / (long)w->node_size);
     }
 }
