@@ -1,8 +1,11 @@
 /* Why this exists: the gradients of attention, once per instruction set, the same bits in each. The definition is at
  * the top of attention_leaf.c; how tasks follow each other is in attention.c.
  *
- * One task is one block of keys of one key/value head. It holds the transposed keys and values and the chains of dk
- * and dv, and passes over the query blocks that see its keys, once for each query head of the group. */
+ * A task goes through its keys in blocks. It holds the transposed keys and values and the chains of dk and dv of one
+ * block, and passes over its query blocks that see those keys, once for each query head of the group.
+ *
+ * Blocks may start at any multiple of GROUP, which keeps the extent of every chain; those of keys and of queries start
+ * at the same places, so that only pairs of blocks with one start (`diagonal`) hold pairs that are not seen. */
 #include <sched.h>
 
 #include "kern/attention_tile.h"
@@ -25,8 +28,10 @@ void KERN_NAME(attention_row_dot)(const struct attention_task *t, uint64_t begin
 
 struct backward {
     const struct attention_task *t;
-    uint64_t dim, row; /* row: block_row(dim) */
-    uint64_t key, keys;
+    uint64_t dim, row;  /* row: block_row(dim) */
+    uint64_t query;     /* the first one of the task, rounded down to a multiple of GROUP */
+    uint64_t key, keys; /* the block of keys */
+    uint64_t width;     /* keys up to a multiple of PANEL */
     float *k_columns, *v_columns; /* [2][dim][PANEL]: lanes are keys */
     float *k_rows;                /* block, scaled */
     float *dk, *dv;               /* blocks */
@@ -46,7 +51,7 @@ static void pair_products(const struct backward *b, const struct step *s, const 
                           float *c)
 {
     const struct ahead *next = c == b->p ? &s->next_q : &s->next_d_o;
-    for (uint64_t n = 0; n < BLOCK; n += PANEL) {
+    for (uint64_t n = 0; n < b->width; n += PANEL) {
         for (uint64_t i = s->diagonal ? n : 0; i < s->rows; i += GROUP) {
             fetch_ahead(next, n / PANEL * PANEL + i / 2, GROUP / 2, b->dim);
             struct product x = { .a = a + i * b->row, .a_row = b->row, .b = columns + n * b->dim, .b_k = PANEL,
@@ -67,7 +72,8 @@ static void weights(const struct backward *b, const struct step *s)
     }
     for (uint64_t i = 0; i < round_up(s->rows, GROUP); i++) {
         struct v16 row_lse = v16_set1(i < s->rows ? lse[i] : 0.0f), row_dot_ = v16_set1(i < s->rows ? dot[i] : 0.0f);
-        uint64_t end = s->diagonal && i < PANEL ? PANEL : BLOCK;
+        /* one of two constants: an end that the compiler does not know costs a percent of the whole pass */
+        uint64_t end = b->width == PANEL || (s->diagonal && i < PANEL) ? PANEL : BLOCK;
         for (uint64_t n = 0; n < end; n += 16) {
             float *p = b->p + i * BLOCK + n, *ds = b->ds + i * BLOCK + n;
             struct v16 weight = v16_exp_low(v16_sub(v16_load(p), row_lse)); /* never much above 1 */
@@ -83,7 +89,7 @@ static void weights(const struct backward *b, const struct step *s)
     }
 }
 
-/* dk and dv of the task's keys: the chains go on over the queries of this step. */
+/* dk and dv of the block of keys: the chains go on over the queries of this step. */
 static void key_gradients(const struct backward *b, const struct step *s)
 {
     for (uint64_t i = 0; i < b->keys; i += GROUP) {
@@ -101,14 +107,22 @@ static void key_gradients(const struct backward *b, const struct step *s)
     }
 }
 
-/* dq of this step's queries: the chains go on over the task's keys. In place where whole vectors and groups fit. */
+/* Rows from `first` on that lie before `wanted`: less than GROUP of them, computed but not written. */
+static uint64_t rows_before(uint64_t first, uint64_t wanted)
+{
+    return first < wanted ? wanted - first : 0;
+}
+
+/* dq of this step's queries: the chains go on over the block of keys. In place where whole vectors and groups fit. */
 static void query_gradients(const struct backward *b, const struct step *s)
 {
     const struct attention *a = b->t->a;
+    uint64_t skip = rows_before(s->query, b->t->range.q_lo);
     float *dq = b->t->g->dq + s->query * a->ldq + s->head * b->dim;
-    bool in_place = b->dim % PANEL == 0 && s->rows % GROUP == 0;
+    float *kept = b->dq + skip * b->row, *wanted = dq + skip * a->ldq;
+    bool in_place = b->dim % PANEL == 0 && s->rows % GROUP == 0 && skip == 0;
     if (!in_place && b->key > 0) {
-        copy_block(b->dq, dq, a->ldq, s->rows, b->dim, 1.0f);
+        copy_rows(kept, wanted, a->ldq, s->rows - skip, b->dim, 1.0f); /* more would reach past the block */
     }
     float *c = in_place ? dq : b->dq;
     uint64_t c_row = in_place ? a->ldq : b->row;
@@ -120,7 +134,7 @@ static void query_gradients(const struct backward *b, const struct step *s)
         group_rows(&x, b->row - 16, b->key > 0 ? START_C : START_ZERO);
     }
     if (!in_place) {
-        store_block(b->dq, dq, a->ldq, s->rows, b->dim);
+        store_block(kept, wanted, a->ldq, s->rows - skip, b->dim);
     }
 }
 
@@ -141,7 +155,7 @@ static void pack_keys(const struct backward *b)
     const struct attention *a = b->t->a;
     const float *k = a->k + b->key * a->ldk + b->t->kv_head * b->dim;
     const float *v = a->v + b->key * a->ldk + b->t->kv_head * b->dim;
-    for (uint64_t n = 0; n < BLOCK; n += 16) {
+    for (uint64_t n = 0; n < b->width; n += 16) {
         const float *k_row[16], *v_row[16];
         for (uint64_t c = 0; c < 16; c++) {
             k_row[c] = n + c < b->keys ? k + (n + c) * a->ldk : NULL;
@@ -154,26 +168,46 @@ static void pack_keys(const struct backward *b)
     copy_block(b->k_rows, k, a->ldk, b->keys, b->dim, a->scale);
 }
 
-/* The step at query block `block` of head `head`, and what to fetch meanwhile: the rows of the next step, and in
- * the last one the places of dk and dv. */
-static struct step step_at(const struct backward *b, uint64_t head, uint64_t block)
+/* The first query of the task that sees a key of the block. */
+static uint64_t first_query(const struct backward *b)
+{
+    return b->query > b->key ? b->query : b->key;
+}
+
+/* What to fetch during the last step of a block of keys: the places of dk and dv, or else the next block of keys. */
+static void fetch_after(const struct backward *b, struct step *s)
+{
+    const struct attention *a = b->t->a;
+    uint64_t next = b->key + b->keys, at = b->t->kv_head * b->dim;
+    if (b->t->want_keys) {
+        s->next_q = (struct ahead){ b->t->g->dk + b->key * a->ldk + at, a->ldk, b->keys };
+        s->next_d_o = (struct ahead){ b->t->g->dv + b->key * a->ldk + at, a->ldk, b->keys };
+    } else if (next < b->t->range.k_hi) {
+        uint64_t left = b->t->range.k_hi - next, rows = left < BLOCK ? left : BLOCK;
+        s->next_q = (struct ahead){ a->k + next * a->ldk + at, a->ldk, rows };
+        s->next_d_o = (struct ahead){ a->v + next * a->ldk + at, a->ldk, rows };
+    }
+}
+
+/* The step at the query block from `query` of head `head`, and what to fetch meanwhile. */
+static struct step step_at(const struct backward *b, uint64_t head, uint64_t query)
 {
     const struct attention *a = b->t->a;
     const struct attention_grad *g = b->t->g;
-    uint64_t query = block * BLOCK, left = a->rows - query, rows = left < BLOCK ? left : BLOCK;
+    uint64_t end = b->t->range.q_hi, left = end - query, rows = left < BLOCK ? left : BLOCK;
     struct step s = { .head = head, .query = query, .rows = rows, .diagonal = query == b->key };
     uint64_t group = a->heads / a->kv_heads, next_head = left > rows ? head : head + 1;
-    if (next_head < (b->t->kv_head + 1) * group) {
-        uint64_t next = left > rows ? query + BLOCK : b->key;
-        uint64_t next_rows = a->rows - next < BLOCK ? a->rows - next : BLOCK;
-        uint64_t q = next * a->ldq + next_head * b->dim, o = next * a->ldo + next_head * b->dim;
-        s.next_q = (struct ahead){ a->q + q, a->ldq, next_rows };
-        s.next_d_o = (struct ahead){ g->d_o + o, a->ldo, next_rows };
+    if (next_head == (b->t->kv_head + 1) * group) {
+        fetch_after(b, &s);
+        return s;
+    }
+    uint64_t next = left > rows ? query + BLOCK : first_query(b);
+    uint64_t next_rows = end - next < BLOCK ? end - next : BLOCK;
+    uint64_t q = next * a->ldq + next_head * b->dim, o = next * a->ldo + next_head * b->dim;
+    s.next_q = (struct ahead){ a->q + q, a->ldq, next_rows };
+    s.next_d_o = (struct ahead){ g->d_o + o, a->ldo, next_rows };
+    if (b->t->want_dq) {
         s.next_dq = (struct ahead){ g->dq + q, a->ldq, next_rows };
-    } else {
-        uint64_t at = b->key * a->ldk + b->t->kv_head * b->dim;
-        s.next_q = (struct ahead){ g->dk + at, a->ldk, b->keys };
-        s.next_d_o = (struct ahead){ g->dv + at, a->ldk, b->keys };
     }
     return s;
 }
@@ -187,20 +221,47 @@ static void step_run(const struct backward *b, const struct step *s, uint32_t do
     pair_products(b, s, b->q, b->k_columns, b->p);
     pair_products(b, s, b->d_o, b->v_columns, b->ds);
     weights(b, s);
-    key_gradients(b, s);
+    if (b->t->want_keys) {
+        key_gradients(b, s);
+    }
     if (b->t->before != NULL) {
         wait_until(b->t->before, done);
     }
-    query_gradients(b, s);
-    atomic_store_explicit(b->t->mine, done, memory_order_release);
+    if (b->t->want_dq) {
+        query_gradients(b, s);
+    }
+    if (b->t->mine != NULL) {
+        atomic_store_explicit(b->t->mine, done, memory_order_release);
+    }
+}
+
+static void key_block(const struct backward *b)
+{
+    const struct attention *a = b->t->a;
+    uint64_t group = a->heads / a->kv_heads, blocks = (a->rows + BLOCK - 1) / BLOCK;
+    pack_keys(b);
+    for (uint64_t e = 0; e < BLOCK * b->row && b->t->want_keys; e += 16) {
+        v16_store(b->dk + e, v16_zero());
+        v16_store(b->dv + e, v16_zero());
+    }
+    for (uint64_t h = 0; h < group; h++) {
+        for (uint64_t query = first_query(b); query < b->t->range.q_hi; query += BLOCK) {
+            struct step s = step_at(b, b->t->kv_head * group + h, query);
+            step_run(b, &s, (uint32_t)(h * blocks + query / BLOCK + 1));
+        }
+    }
+    if (b->t->want_keys) {
+        uint64_t skip = rows_before(b->key, b->t->range.k_lo), from = skip * b->row;
+        uint64_t to = (b->key + skip) * a->ldk + b->t->kv_head * b->dim;
+        store_block(b->dk + from, b->t->g->dk + to, a->ldk, b->keys - skip, b->dim);
+        store_block(b->dv + from, b->t->g->dv + to, a->ldk, b->keys - skip, b->dim);
+    }
 }
 
 void KERN_NAME(attention_backward)(const struct attention_task *t)
 {
-    const struct attention *a = t->a;
-    uint64_t group = a->heads / a->kv_heads, dim = a->head_dim, blocks = (a->rows + BLOCK - 1) / BLOCK;
-    struct backward b = { .t = t, .dim = dim, .row = block_row(dim), .key = t->block * BLOCK };
-    b.keys = a->rows - b.key < BLOCK ? a->rows - b.key : BLOCK;
+    uint64_t dim = t->a->head_dim;
+    struct backward b = { .t = t, .dim = dim, .row = block_row(dim), .query = t->range.q_lo / GROUP * GROUP };
     float *next = t->scratch;
     float **blocks_of_rows[] = { &b.k_rows, &b.dk, &b.dv, &b.q, &b.d_o, &b.dq };
     for (uint32_t i = 0; i < sizeof(blocks_of_rows) / sizeof(blocks_of_rows[0]); i++) {
@@ -211,17 +272,10 @@ void KERN_NAME(attention_backward)(const struct attention_task *t)
     b.p = carve(&next, BLOCK * BLOCK);
     b.ds = carve(&next, BLOCK * BLOCK);
     BUG_IF(next > t->scratch + ATTENTION_SCRATCH_FLOATS);
-    pack_keys(&b);
-    for (uint64_t e = 0; e < BLOCK * b.row; e += 16) {
-        v16_store(b.dk + e, v16_zero());
-        v16_store(b.dv + e, v16_zero());
+    for (b.key = t->range.k_lo / GROUP * GROUP; b.key < t->range.k_hi; b.key += b.keys) {
+        uint64_t left = t->range.k_hi - b.key, whole = BLOCK - (b.key - b.query) % BLOCK;
+        b.keys = left < whole ? left : whole;
+        b.width = round_up(b.keys, PANEL);
+        key_block(&b);
     }
-    for (uint64_t h = 0; h < group; h++) {
-        for (uint64_t i = t->block; i < blocks; i++) {
-            struct step s = step_at(&b, t->kv_head * group + h, i);
-            step_run(&b, &s, (uint32_t)(h * blocks + i + 1));
-        }
-    }
-    store_block(b.dk, t->g->dk + b.key * a->ldk + t->kv_head * dim, a->ldk, b.keys, dim);
-    store_block(b.dv, t->g->dv + b.key * a->ldk + t->kv_head * dim, a->ldk, b.keys, dim);
 }

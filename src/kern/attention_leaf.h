@@ -7,6 +7,7 @@
 #include "kern/kern_int.h"
 
 #define ATTENTION_BLOCK 64u    /* keys of one block, and query rows of one backward step */
+#define ATTENTION_GROUP 8u     /* rows and keys that are computed together: head sizes are multiples of it */
 #define ATTENTION_COLUMNS 128u /* query columns of one forward task */
 #define ATTENTION_DIM_MAX 256u
 
@@ -21,10 +22,15 @@ struct attention_task {
     const struct attention *a;
     const struct attention_grad *g;
     uint64_t kv_head;
-    uint64_t block;      /* of ATTENTION_COLUMNS columns (forward) or 64 keys (backward) */
-    float *scratch;      /* ATTENTION_SCRATCH_FLOATS, aligned to 64 bytes */
-    /* Backward: steps (query head, query block) finished by the key block before this one, NULL for block 0; and
-     * ours. */
+    float *scratch; /* ATTENTION_SCRATCH_FLOATS, aligned to 64 bytes */
+    uint64_t block; /* forward: of ATTENTION_COLUMNS columns */
+    /* Backward: the keys and queries, and which of their gradients are wanted. dk and dv: one block of keys, k_lo ==
+     * q_lo. dq starts at key 0 and goes on from what is in memory where k_lo is another: tasks that follow each
+     * other. */
+    struct attention_part range;
+    bool want_dq, want_keys;
+    /* Steps (query head, query block) finished by the task of the key block before this one, and by ours; NULL: there
+     * is nobody to wait for, nobody waits. */
     const _Atomic uint32_t *before;
     _Atomic uint32_t *mine;
 };
@@ -34,7 +40,7 @@ struct attention_leaves {
     void (*forward)(const struct attention_task *t);
     /* row_dot[all heads][begin, end): the sum of d_o * o, 16 lanes. */
     void (*row_dot)(const struct attention_task *t, uint64_t begin, uint64_t end);
-    /* dk and dv of one key block, and its term of dq of every query that sees it. */
+    /* dk and dv of the keys of a range, the keys' terms of dq of its queries. */
     void (*backward)(const struct attention_task *t);
 };
 

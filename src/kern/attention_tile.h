@@ -20,7 +20,7 @@
 
 #define BLOCK ATTENTION_BLOCK
 #define PANEL 32u /* columns of a packed panel */
-#define GROUP 8u  /* rows that are computed together: head sizes are multiples of it */
+#define GROUP ATTENTION_GROUP
 
 /* The register tile: TILE_ROWS x TILE_VECTORS accumulators, one broadcast and TILE_VECTORS of b. */
 #if KERN_ISA == 2
@@ -159,9 +159,9 @@ static inline void pack_sixteen(float *dst, uint64_t to, const float *const *row
     }
 }
 
-/* dst[r * block_row + d] = src[r * ld + d] * scale for `rows` rows; up to a multiple of GROUP rows and of PANEL
- * columns the rest is zeros. */
-static inline void copy_block(float *dst, const float *src, uint64_t ld, uint64_t rows, uint64_t dim, float scale)
+/* dst[r * block_row + d] = src[r * ld + d] * scale for `rows` rows; up to a multiple of PANEL columns the rest is
+ * zeros. */
+static inline void copy_rows(float *dst, const float *src, uint64_t ld, uint64_t rows, uint64_t dim, float scale)
 {
     uint64_t to = block_row(dim), width = round_up(dim, PANEL);
     struct v16 factor = v16_set1(scale);
@@ -175,6 +175,13 @@ static inline void copy_block(float *dst, const float *src, uint64_t ld, uint64_
             v16_store(dst + r * to + d, v16_mul(v16_load_n(src + r * ld + d, n), factor));
         }
     }
+}
+
+/* As copy_rows, and rows of zeros up to a multiple of GROUP. */
+static inline void copy_block(float *dst, const float *src, uint64_t ld, uint64_t rows, uint64_t dim, float scale)
+{
+    uint64_t to = block_row(dim), width = round_up(dim, PANEL);
+    copy_rows(dst, src, ld, rows, dim, scale);
     for (uint64_t r = rows; r < round_up(rows, GROUP); r++) {
         for (uint64_t d = 0; d < width; d += 16) {
             v16_store(dst + r * to + d, v16_zero());
@@ -199,7 +206,7 @@ static inline void fetch_ahead(const struct ahead *x, uint64_t first, uint64_t c
     }
 }
 
-/* The inverse of copy_block without scale. */
+/* The inverse of copy_rows without scale. */
 static inline void store_block(const float *src, float *dst, uint64_t ld, uint64_t rows, uint64_t dim)
 {
     uint64_t from = block_row(dim);

@@ -305,20 +305,29 @@ static void bits_do_not_depend_on_instruction_set_or_threads(void **state)
     }
 }
 
+/* Move [heads][rows] at `piece` to rows [first, first + rows) of `whole`; nothing may lie behind it. */
+static void gather(const struct problem *p, float *piece, float *whole, uint64_t first, uint64_t rows)
+{
+    for (uint64_t h = 0; h < p->s.heads; h++) {
+        memcpy(whole + h * p->s.rows + first, piece + h * rows, rows * sizeof(float));
+    }
+    for (uint64_t i = 0; i < p->s.heads * p->s.rows; i++) {
+        assert_true(i < p->s.heads * rows || piece[i] == GUARD);
+        piece[i] = GUARD;
+    }
+}
+
 /* Rows [first, first + rows) alone, into the same places. lse of a piece is [heads][rows]. */
 static void run_piece(struct instance *n, struct problem *p, uint64_t first, uint64_t rows)
 {
     struct attention a = arguments(p);
-    float *lse = p->row_dot; /* as large as needed, checked below */
     a.first = first;
     a.rows = rows;
     a.q += first * a.ldq;
     a.o += first * a.ldo;
-    a.lse = lse;
+    a.lse = p->row_dot; /* room for it, all guards before and after */
     kern_attention_forward(&n->k, &a);
-    for (uint64_t h = 0; h < p->s.heads; h++) {
-        memcpy(p->lse + h * p->s.rows + first, lse + h * rows, rows * sizeof(float));
-    }
+    gather(p, p->row_dot, p->lse, first, rows);
 }
 
 static void any_split_of_rows_equals_the_full_forward(void **state)
@@ -341,9 +350,6 @@ static void any_split_of_rows_equals_the_full_forward(void **state)
                 clear_results(&got);
                 for (uint64_t t = 0; t < got.s.rows; t += pieces[c]) {
                     run_piece(&n, &got, t, got.s.rows - t < pieces[c] ? got.s.rows - t : pieces[c]);
-                }
-                for (uint64_t r = 0; r < got.s.rows * got.s.heads; r++) {
-                    got.row_dot[r] = GUARD;
                 }
                 assert_memory_equal(want.memory, got.memory, want.floats * sizeof(float));
             }
@@ -443,6 +449,186 @@ static void scaling_the_output_gradient_by_two_scales_all_gradients(void **state
     instance_release(&n);
 }
 
+/* ---- parts of the backward pass ---- */
+
+static const struct shape part_shapes[] = {
+    { 1, 2, 1, 8 },    { 7, 2, 2, 16 },  { 64, 2, 1, 64 }, { 65, 4, 2, 32 },
+    { 130, 2, 2, 40 }, { 130, 6, 2, 8 }, { 300, 3, 1, 32 }, { 300, 1, 1, 128 },
+};
+#define PART_SHAPES (sizeof(part_shapes) / sizeof(part_shapes[0]))
+
+/* Data that show the extent of every sum, which plain numbers hide since what is not seen enters as zeros. Tiny:
+ * products that vanish leave chains at -0, and a zero more or less at their end turns some of them to +0. Infinite: a
+ * query with infinities makes NaN of the dk and dv of later keys that have it in their chains. */
+enum data { PLAIN, TINY, INFINITE, DATA_COUNT };
+static const char *const data_names[] = { "plain", "tiny", "infinite" };
+
+static void multiply(float *x, uint64_t n, float factor)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        x[i] *= factor;
+    }
+}
+
+static void part_problem(struct problem *p, struct shape s, enum data data)
+{
+    problem_init(p, s);
+    uint64_t row = s.rows > 1 ? s.rows / 2 - 1 : 0;
+    if (data == TINY) {
+        multiply(p->q, s.rows * p->ldq, 1e-12f);
+        multiply(p->k, s.rows * p->ldk, 1e-12f);
+        multiply(p->d_o, s.rows * p->ldo, 1e-30f);
+    } else if (data == INFINITE) {
+        multiply(p->q + row * p->ldq, p->ldq, INFINITY);
+        multiply(p->d_o + row * p->ldo, p->ldo, INFINITY);
+    }
+}
+
+#define RANGES 12u
+/* Some of 0 <= lo <= hi <= rows: the first ones are the whole and nothing, ends, and steps beside multiples of 8. */
+static void some_range(uint64_t i, uint64_t rows, uint64_t *lo, uint64_t *hi)
+{
+    const uint64_t fixed[][2] = { { 0, rows }, { 0, 0 }, { rows - 1, rows }, { rows, rows }, { rows / 2, rows },
+                                  { rows / 8 * 4, rows / 8 * 8 }, { rows / 3, rows - rows / 3 } };
+    uint64_t count = sizeof(fixed) / sizeof(fixed[0]), at = (uint64_t)((uniform(2 * i) + 1.0f) * 0x1p20f);
+    if (i < count) {
+        *lo = fixed[i][0];
+        *hi = fixed[i][1];
+    } else {
+        *lo = at % (rows + 1);
+        *hi = *lo + (uint64_t)((uniform(2 * i + 1) + 1.0f) * 0x1p20f) % (rows + 1 - *lo);
+    }
+}
+
+/* The part alone; `whole` has what the other ranks would send: lse and row_dot of all rows. */
+static void run_part(struct instance *n, struct problem *p, const struct problem *whole,
+                     const struct attention_part *part)
+{
+    uint64_t bytes = p->s.heads * p->s.rows * sizeof(float);
+    memcpy(p->lse, whole->lse, bytes);
+    memcpy(p->row_dot, whole->row_dot, bytes);
+    struct attention a = arguments(p);
+    a.o = NULL;
+    const struct attention_grad g = { p->d_o, p->dq, p->dk, p->dv, p->row_dot };
+    kern_attention_backward_part(&n->k, &a, &g, part);
+}
+
+/* The gradients of `whole` in the ranges, guards everywhere else. */
+static void expect_part(struct problem *p, const struct problem *whole, const struct attention_part *part)
+{
+    uint64_t bytes = p->s.heads * p->s.rows * sizeof(float);
+    uint64_t q = part->q_lo * p->ldq, k = part->k_lo * p->ldk;
+    clear_results(p);
+    memcpy(p->lse, whole->lse, bytes);
+    memcpy(p->row_dot, whole->row_dot, bytes);
+    memcpy(p->dq + q, whole->dq + q, (part->q_hi - part->q_lo) * p->ldq * sizeof(float));
+    memcpy(p->dk + k, whole->dk + k, (part->k_hi - part->k_lo) * p->ldk * sizeof(float));
+    memcpy(p->dv + k, whole->dv + k, (part->k_hi - part->k_lo) * p->ldk * sizeof(float));
+}
+
+static void check_parts(enum isa isa, uint32_t threads, struct shape s, enum data data)
+{
+    struct instance n;
+    struct problem whole, want, got;
+    part_problem(&whole, s, data);
+    part_problem(&want, s, data);
+    part_problem(&got, s, data);
+    instance_init(&n, isa, threads);
+    run(&n, &whole);
+    for (uint64_t i = 0; i < RANGES; i++) {
+        struct attention_part part;
+        some_range(i, s.rows, &part.q_lo, &part.q_hi);
+        some_range((5 * i + threads) % RANGES, s.rows, &part.k_lo, &part.k_hi);
+        expect_part(&want, &whole, &part);
+        clear_results(&got);
+        run_part(&n, &got, &whole, &part);
+        if (memcmp(want.memory, got.memory, want.floats * sizeof(float)) != 0) {
+            fail_msg("%s, %u threads, T %lu H %lu G %lu D %lu, %s: dq of [%lu, %lu), dk and dv of [%lu, %lu) are not "
+                     "those of the whole, or more was written", kern_isa_name(isa), threads, s.rows, s.heads,
+                     s.kv_heads, s.dim, data_names[data], part.q_lo, part.q_hi, part.k_lo, part.k_hi);
+        }
+    }
+    instance_release(&n);
+    problem_release(&whole);
+    problem_release(&want);
+    problem_release(&got);
+}
+
+static void a_part_of_the_backward_pass_has_its_bits_and_writes_nothing_else(void **state)
+{
+    (void)state;
+    for (int isa = 0; isa < ISA_COUNT; isa++) {
+        for (uint32_t i = 0; i < DATA_COUNT * PART_SHAPES && kern_isa_supported((enum isa)isa); i++) {
+            uint32_t shape = i / DATA_COUNT, data = i % DATA_COUNT;
+            check_parts((enum isa)isa, 1 + (shape + data + (uint32_t)isa) % 3, part_shapes[shape], (enum data)data);
+        }
+    }
+}
+
+/* What one of `cp` ranks does with chunk `chunk` of 2 cp, in two phases with an exchange of lse and row_dot between. */
+static void run_chunk(struct instance *n, struct problem *p, uint64_t cp, uint64_t chunk, bool backward)
+{
+    uint64_t rows = p->s.rows / (2 * cp), first = chunk * rows;
+    struct attention a = arguments(p);
+    if (backward) {
+        const struct attention_grad g = { p->d_o, p->dq, p->dk, p->dv, p->row_dot };
+        const struct attention_part part = { first, first + rows, first, first + rows };
+        a.o = NULL;
+        kern_attention_backward_part(&n->k, &a, &g, &part);
+        return;
+    }
+    float *piece = p->dq; /* room for lse or row_dot of the chunk, guards before and after */
+    a.first = first;
+    a.rows = rows;
+    a.q += first * a.ldq;
+    a.o += first * a.ldo;
+    a.lse = piece;
+    kern_attention_forward(&n->k, &a);
+    gather(p, piece, p->lse, first, rows);
+    kern_attention_row_dot(&n->k, &a, p->d_o + first * a.ldo, piece);
+    gather(p, piece, p->row_dot, first, rows);
+}
+
+static void check_ranks(struct instance *n, struct shape s, uint64_t cp, enum data data)
+{
+    struct problem want, got;
+    part_problem(&want, s, data);
+    part_problem(&got, s, data);
+    run(n, &want);
+    for (int backward = 0; backward < 2; backward++) {
+        for (uint64_t rank = 0; rank < cp; rank++) {
+            run_chunk(n, &got, cp, rank, backward == 1);
+            run_chunk(n, &got, cp, 2 * cp - 1 - rank, backward == 1);
+        }
+    }
+    if (memcmp(want.memory, got.memory, want.floats * sizeof(float)) != 0) {
+        fail_msg("%s, T %lu H %lu G %lu D %lu, %s: %lu ranks have other bits than one", kern_isa_name(n->k.isa), s.rows,
+                 s.heads, s.kv_heads, s.dim, data_names[data], cp);
+    }
+    problem_release(&want);
+    problem_release(&got);
+}
+
+static void ranks_that_share_a_sequence_have_the_bits_of_one(void **state)
+{
+    (void)state;
+    static const struct shape sequences[] = { { 8, 2, 1, 8 },    { 64, 2, 2, 64 },  { 72, 4, 2, 40 },
+                                              { 256, 3, 1, 32 }, { 304, 2, 1, 16 }, { 512, 1, 1, 64 } };
+    for (int isa = 0; isa < ISA_COUNT; isa++) {
+        if (!kern_isa_supported((enum isa)isa)) {
+            continue;
+        }
+        for (uint64_t i = 0; i < sizeof(sequences) / sizeof(sequences[0]); i++) {
+            struct instance n;
+            instance_init(&n, (enum isa)isa, 1 + (uint32_t)i % 3);
+            for (uint64_t cp = 1; cp <= 4; cp *= 2) {
+                check_ranks(&n, sequences[i], cp, cp == 2 ? TINY : PLAIN);
+            }
+            instance_release(&n);
+        }
+    }
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(results_match_double_precision),
     cmocka_unit_test(bits_do_not_depend_on_instruction_set_or_threads),
@@ -450,5 +636,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_future_changes_nothing),
     cmocka_unit_test(keys_after_the_last_query_are_not_read),
     cmocka_unit_test(scaling_the_output_gradient_by_two_scales_all_gradients),
+    cmocka_unit_test(a_part_of_the_backward_pass_has_its_bits_and_writes_nothing_else),
+    cmocka_unit_test(ranks_that_share_a_sequence_have_the_bits_of_one),
 };
 TEST_MAIN(tests)
