@@ -120,6 +120,7 @@ static void add_param(struct registry *r, const struct model_conf *c, const stru
     p->shape[1] = dim_size(c, row->cols);
     p->elements = p->shape[0] * p->shape[1];
     p->init = row->init;
+    p->split = row->split;
     p->decay = p->rank == 2;
     r->count++;
     r->elements += p->elements;

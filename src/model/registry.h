@@ -64,6 +64,7 @@ struct param {
     uint64_t shape[2]; /* as Hugging Face stores it; shape[1] is 1 for vectors */
     uint64_t elements; /* shape[0] * shape[1] */
     enum init_rule init;
+    enum split_rule split;
     bool decay; /* weight decay applies: tensors of two dimensions */
 };
 

@@ -5,33 +5,28 @@
 #define GATHER_TAG 7u
 #define MESSAGE_FLOATS 16384u /* messages are copied on their way, and many may be: keep them small */
 
-/* What a rank announces before it sends. */
 struct offer {
     uint64_t count;
     struct { uint64_t row0, rows, col0, cols, begin, end; } box[GATHER_BOXES_MAX];
 };
 
-static bool is_vocabulary(const struct registry *r, uint32_t i)
-{
-    const struct shard *embed = registry_find(r, 0, SLOT_EMBED), *head = registry_find(r, 0, SLOT_HEAD);
-    return (embed != NULL && embed->param == i) || (head != NULL && head->param == i) ||
-           r->list[i].shape[0] == r->list[0].shape[0];
-}
-
+/* Pieces that are not stretches of the whole tensor come from tensors that are divided by columns. A rank that is alone
+ * puts together fused projections only; the largest of them is divided by columns, too. */
 void gather_layout(struct gather *g, const struct registry *r, const struct ranks *ranks, struct arena *a)
 {
-    uint64_t largest = 0, matrix = 0;
+    uint64_t largest = 0, by_columns = 0;
     bool alone = comm_size(ranks->all) == 1;
     *g = (struct gather){ .ranks = ranks };
     for (uint32_t i = 0; i < r->count; i++) {
         uint64_t elements = r->list[i].elements;
         largest = elements > largest ? elements : largest;
-        matrix = !is_vocabulary(r, i) && elements > matrix ? elements : matrix; /* vocabularies are divided by rows */
+        by_columns = r->list[i].split == SPLIT_COLS && elements > by_columns ? elements : by_columns;
     }
     if (ranks_leads(ranks)) {
-        g->whole = arena_take(a, alone ? matrix : largest, sizeof(float));
-        g->piece = alone ? NULL : arena_take(a, matrix, sizeof(float));
+        g->whole = arena_take(a, alone ? by_columns : largest, sizeof(float));
+        g->piece = alone ? NULL : arena_take(a, by_columns, sizeof(float));
     }
+    g->offers = alone ? NULL : arena_take(a, comm_size(ranks->all), sizeof(struct offer));
 }
 
 static uint64_t row_length(const struct ckpt_tensor *t)
@@ -99,26 +94,21 @@ static bool is_whole(const struct ckpt_tensor *t)
 enum err gather_tensor(struct gather *g, const struct ckpt_tensor *t, const float **values)
 {
     uint32_t size = comm_size(g->ranks->all);
-    struct offer mine, *offers;
-    void *mem;
     *values = NULL;
-    announce(t, &mine);
-    TRY(mem_alloc(&mem, size, sizeof(struct offer)));
-    offers = mem;
-    enum err err;
-    TRY_OUT(comm_gather(g->ranks->all, &mine, sizeof(mine), offers));
+    if (size > 1) {
+        struct offer mine;
+        announce(t, &mine);
+        TRY(comm_gather(g->ranks->all, &mine, sizeof(mine), g->offers));
+    }
     if (!ranks_leads(g->ranks)) {
-        err = give(g, t);
-        goto out;
+        return give(g, t);
     }
     *values = is_whole(t) ? t->boxes[0].data : g->whole;
     for (size_t i = 0; i < t->boxes_count && !is_whole(t); i++) {
         ckpt_box_store(&t->boxes[i], row_length(t), g->whole);
     }
     for (uint32_t r = 1; r < size; r++) {
-        TRY_OUT(take(g, t, r, &offers[r]));
+        TRY(take(g, t, r, &g->offers[r]));
     }
-out:
-    free(offers);
-    return err;
+    return OK;
 }

@@ -7,13 +7,16 @@
 /* Boxes of one tensor that one rank gives. */
 #define GATHER_BOXES_MAX 3
 
+struct offer; /* what a rank announces before it sends */
+
 struct gather {
     const struct ranks *ranks;
     float *whole; /* a whole tensor; on the leading rank */
     float *piece; /* a piece that is not a stretch of the tensor; likewise */
+    struct offer *offers; /* [ranks]; with more than one */
 };
 
-/* Take the buffers from the arena (measure, then back): on the leading rank, and on it only what it needs. */
+/* Take the buffers from the arena (measure, then back); the big ones on the leading rank only. */
 void gather_layout(struct gather *g, const struct registry *r, const struct ranks *ranks, struct arena *a);
 /* Tensor t, of which `t->boxes` are this rank's part: *values is all of it on the leading rank, valid until the next call;
  * elsewhere NULL. Boxes of all ranks are disjoint and cover it. Collective over all ranks. */
