@@ -15,11 +15,11 @@ enum err pipeline_open(struct pipeline *p, const struct ranks *r, struct model *
     void *mem;
     uint32_t sets = 0;
     *p = (struct pipeline){ .ranks = r, .model = m };
-    TRY(mem_alloc(&mem, r->pipe.chunks, sizeof(uint32_t)));
+    TRY(mem_alloc(&mem, r->pipe.chunks + 1, sizeof(uint32_t)));
     p->first_set = mem;
     for (uint32_t i = 0; i < r->pipe.chunks; i++) {
-        p->first_set[i] = sets;
         sets += pipe_sets(&r->pipe, r->at.pp, i, r->micros);
+        p->first_set[i + 1] = sets;
     }
     enum err err = mem_alloc(&mem, sets, sizeof(struct comm_ticket));
     p->sent = err == OK ? mem : NULL;
@@ -97,11 +97,8 @@ static enum err backward(struct pipeline *p, uint32_t chunk, uint32_t set, const
 /* Wait for every message of this step, so that the next may write the buffers. */
 static enum err settle(struct pipeline *p)
 {
-    for (uint32_t chunk = 0; chunk < p->ranks->pipe.chunks; chunk++) {
-        uint32_t sets = pipe_sets(&p->ranks->pipe, p->ranks->at.pp, chunk, p->ranks->micros);
-        for (uint32_t i = 0; i < sets; i++) {
-            TRY(comm_sent(p->ranks->stages, &p->sent[p->first_set[chunk] + i]));
-        }
+    for (uint32_t i = 0; i < p->first_set[p->ranks->pipe.chunks]; i++) {
+        TRY(comm_sent(p->ranks->stages, &p->sent[i]));
     }
     TRY(comm_sent(p->ranks->stages, &p->gradient[0]));
     return comm_sent(p->ranks->stages, &p->gradient[1]);
@@ -113,7 +110,7 @@ enum err pipeline_run(struct pipeline *p, struct holdings *h, load_micro *load, 
     uint64_t ops = pipe_ops(&r->pipe, r->micros);
     for (uint64_t i = 0; i < ops; i++) {
         struct pipe_op op = pipe_op(&r->pipe, r->at.pp, r->micros, i);
-        uint32_t set = op.micro % pipe_sets(&r->pipe, r->at.pp, op.chunk, r->micros);
+        uint32_t set = op.micro % (p->first_set[op.chunk + 1] - p->first_set[op.chunk]);
         struct micro b;
         TRY(load(arg, op.micro, &b));
         if (op.forward) {

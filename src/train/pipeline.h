@@ -11,11 +11,13 @@ struct pipeline {
     const struct ranks *ranks;
     struct model *model;
     struct comm_ticket *sent; /* heap: of the output of each activation set, all chunks */
-    uint32_t *first_set;      /* heap, [chunks]: where a chunk's begin in `sent` */
+    uint32_t *first_set;      /* heap, [chunks + 1]: activation sets of a chunk, counted through all chunks: those from
+                               * first_set[chunk] to before first_set[chunk + 1] */
     struct comm_ticket gradient[2]; /* of the two gradient buffers */
     uint32_t turn;
 };
 
+/* For as many micro-batches as r has now, or fewer. */
 MUST_USE enum err pipeline_open(struct pipeline *p, const struct ranks *r, struct model *m);
 void pipeline_close(struct pipeline *p);
 /* All micro-batches forward and backward: gradients are on their way to `h`, losses of this rank are added to *loss.
