@@ -4,6 +4,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
+#include "base/log.h"
 
 /* Line and column (in bytes, from 1) of the first bracket nested deeper than JSON_DEPTH_MAX; false when there is
  * none. */
@@ -93,4 +94,45 @@ enum err json_read_file(json_t **out, const char *path, size_t limit)
     }
     buf_release(&text);
     return err;
+}
+
+static enum err take_line(const char *path, uint64_t line, const char *text, size_t bytes, json_line_fn *each, void *arg)
+{
+    json_t *value;
+    enum json_error_code code;
+    if (json_parse_line(&value, path, line, text, bytes, &code) != OK) {
+        log_warning("%s; the line is left out", err_message());
+        return OK;
+    }
+    enum err err = each(arg, value);
+    json_decref(value);
+    return err;
+}
+
+enum err json_each_line(const char *path, size_t limit, json_line_fn *each, void *arg)
+{
+    struct buf text = { 0 };
+    enum err err = file_read(path, limit, &text);
+    size_t at = 0;
+    for (uint64_t line = 1; err == OK && at < text.bytes; line++) {
+        const char *start = text.data + at, *stop = memchr(start, '\n', text.bytes - at);
+        if (stop == NULL) {
+            break;
+        }
+        size_t bytes = (size_t)(stop - start);
+        err = bytes > 0 ? take_line(path, line, start, bytes, each, arg) : OK;
+        at += bytes + 1;
+    }
+    buf_release(&text);
+    return err;
+}
+
+bool json_hex64(const json_t *object, const char *key, uint64_t *out)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    if (text == NULL || strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16) {
+        return false;
+    }
+    *out = strtoull(text, NULL, 16);
+    return true;
 }

@@ -101,6 +101,18 @@ enum err cmd_parse(int argc, char **argv, const char *usage, const struct cmd_fl
     return OK;
 }
 
+const char *cmd_value(int argc, char **argv, int *i, const char *name)
+{
+    size_t bytes = strlen(name);
+    if (strncmp(argv[*i], name, bytes) != 0 || (argv[*i][bytes] != '\0' && argv[*i][bytes] != '=')) {
+        return NULL;
+    }
+    if (argv[*i][bytes] == '=') {
+        return argv[*i] + bytes + 1;
+    }
+    return *i + 1 < argc ? argv[++*i] : "";
+}
+
 static struct node argument_node(const char *text)
 {
     return (struct node){ .kind = NODE_PLAIN, .text = (char *)(uintptr_t)text, .bytes = strlen(text) };

@@ -26,19 +26,6 @@ struct options {
     struct verify_job job;
 };
 
-/* The value of flag `name` at argv[*i], either form; NULL: it is another argument. */
-static const char *flag_value(int argc, char **argv, int *i, const char *name)
-{
-    size_t bytes = strlen(name);
-    if (strncmp(argv[*i], name, bytes) != 0 || (argv[*i][bytes] != '\0' && argv[*i][bytes] != '=')) {
-        return NULL;
-    }
-    if (argv[*i][bytes] == '=') {
-        return argv[*i] + bytes + 1;
-    }
-    return *i + 1 < argc ? argv[++*i] : "";
-}
-
 static enum err parse(int argc, char **argv, struct options *o)
 {
     *o = (struct options){ .steps = DEFAULT_STEPS, .layouts = "all" };
@@ -46,12 +33,12 @@ static enum err parse(int argc, char **argv, struct options *o)
     o->job.path = first == 2 ? argv[1] : NULL;
     o->job.argv = argv + first;
     for (int i = first; i < argc; i++) {
-        const char *value = flag_value(argc, argv, &i, "--steps");
+        const char *value = cmd_value(argc, argv, &i, "--steps");
         if (value != NULL) {
             TRY(cmd_whole("--steps", value, 1, VERIFY_STEPS_MAX, &o->steps));
             continue;
         }
-        value = flag_value(argc, argv, &i, "--layouts");
+        value = cmd_value(argc, argv, &i, "--layouts");
         if (value != NULL) {
             o->layouts = value;
             continue;

@@ -44,6 +44,7 @@ struct conf {
     char *resume_from_checkpoint; /* NULL, "latest", or a checkpoint folder */
     bool report_tensorboard;
     bool overwrite_output_dir;
+    bool gradient_hashes; /* each rank records a checksum of its gradients */
     /* execution: changes no bit */
     uint64_t threads; /* 0: the cores this process may use */
     /* how the job is split over the ranks: changes no bit */
@@ -96,6 +97,8 @@ MUST_USE enum err conf_print(const struct conf *c, struct buf *out);
 /* The resolved configuration as YAML that conf_load reads back to the same values, for any number of ranks: what
  * followed from that number stands there as a comment. */
 MUST_USE enum err conf_save(const struct conf *c, struct buf *out);
+/* The value of one key of the table, as --key takes it: "null" when there is none. */
+MUST_USE enum err conf_write_key(const struct conf *c, const char *key, struct buf *out);
 /* The keys with type, range, default and help: `invar train --help` and docs/configuration.md (markdown). */
 MUST_USE enum err conf_help(struct buf *out, bool markdown);
 /* 128-bit hash of everything that may change a bit of the result (not paths, threads, logging). */

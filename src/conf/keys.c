@@ -291,6 +291,12 @@ const struct conf_key conf_keys[] = {
       .offset = offsetof(struct conf, overwrite_output_dir),
       .fallback = "false",
       .help = "Delete an earlier run in output_dir instead of stopping." },
+    { .name = "gradient_hashes",
+      .type = KEY_FLAG,
+      .offset = offsetof(struct conf, gradient_hashes),
+      .fallback = "false",
+      .help = "Record a checksum of the gradients that a rank gives before they are summed, so that `invar replay` can "
+              "tell which rank computed wrong. Costs one pass over the gradients a step. Changes no bit." },
 
     { .name = "threads",
       .type = KEY_WHOLE,

@@ -54,6 +54,11 @@ enum err conf_print(const struct conf *c, struct buf *out)
     return OK;
 }
 
+enum err conf_write_key(const struct conf *c, const char *key, struct buf *out)
+{
+    return conf_write_value(c, &conf_keys[conf_index(key)], out);
+}
+
 /* A model folder stays a path (its weights belong to the run); anything else is written out. */
 static enum err save_model(const struct conf *c, struct buf *out)
 {

@@ -46,6 +46,7 @@ enum err holdings_open(struct holdings *h, const struct ranks *r, const struct r
     *h = (struct holdings){ .ranks = r, .reg = reg, .kern = k };
     h->stage = comm_size(r->data) > 1 ? (uint32_t)c->zero_stage : 0;
     h->tied_here = c->model.tied && r->layout.pp == 1;
+    h->hashing = c->gradient_hashes;
     enum err err;
     TRY_OUT(mem_alloc(&mem, reg->bucket_count, sizeof(struct holding)));
     h->of = mem;
@@ -202,10 +203,19 @@ void holdings_expect(struct holdings *h, bool last_micro)
 
 /* ---- between backward and update ---- */
 
+void holdings_hash(struct holdings *h, uint32_t bucket, const int64_t *g)
+{
+    const struct bucket *b = &h->reg->buckets[bucket];
+    h->given += kern_checksum_i64(b->stored, g, b->offset);
+}
+
 enum err holdings_finish(struct holdings *h)
 {
     if (h->reducer != NULL) {
         TRY(reducer_wait_for(h->reducer, NULL));
+    }
+    for (uint32_t b = 0; b < h->reg->bucket_count && h->hashing && h->reducer == NULL; b++) {
+        holdings_hash(h, b, h->of[b].g);
     }
     uint32_t tied = h->reg->embed_bucket;
     if (tied != REGISTRY_NONE) {

@@ -42,6 +42,8 @@ struct holdings {
     bool last_micro;    /* gradients of the chunk in progress are complete after it */
     bool tied_here;     /* the embedding is used by the head, too: its gradient is complete at its second use */
     uint32_t embed_uses;
+    bool hashing;       /* keep the checksum of what this rank gives: */
+    uint64_t given;     /* set to 0 before a step; complete after holdings_finish */
 };
 
 /* Decide who keeps what. Not collective. */
@@ -57,6 +59,8 @@ uint64_t holdings_bytes(const struct holdings *h, uint64_t *work);
 
 /* Before each backward operation: whether the chunk's gradients are complete after it. */
 void holdings_expect(struct holdings *h, bool last_micro);
+/* Add a bucket's gradients, as this rank alone computed them, to `given`. */
+void holdings_hash(struct holdings *h, uint32_t bucket, const int64_t *g);
 /* Wait until all gradients are reduced: then each slice (of a tied embedding on both stages) holds the sum over all
  * ranks. Collective. */
 MUST_USE enum err holdings_finish(struct holdings *h);

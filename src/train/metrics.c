@@ -155,3 +155,40 @@ enum err metrics_write(struct metrics *m, const char *group, uint64_t step, uint
     TRY(file_write(m->fd, m->path, m->line.data, m->line.bytes));
     return m->tensorboard ? events_write(&m->events, group, step, list, count) : OK;
 }
+
+/* ---- reading ---- */
+
+struct reading {
+    uint64_t first, count, last;
+    struct past_step *steps;
+};
+
+static enum err read_line(void *arg, const json_t *line)
+{
+    struct reading *r = arg;
+    const char *group = json_string_value(json_object_get(line, "group"));
+    const json_t *step = json_object_get(line, "step"), *loss = json_object_get(line, "loss");
+    if (group == NULL || strcmp(group, "train") != 0 || !json_is_integer(step) || json_integer_value(step) < 1) {
+        return OK;
+    }
+    uint64_t number = (uint64_t)json_integer_value(step);
+    r->last = number > r->last ? number : r->last;
+    if (number >= r->first && number - r->first < r->count) {
+        struct past_step *s = &r->steps[number - r->first];
+        *s = (struct past_step){ .found = true, .loss = json_is_number(loss) ? json_number_value(loss) : NAN };
+        s->state_hash = json_hex64(line, "state_hash", &s->state_hash) ? s->state_hash : 0;
+    }
+    return OK;
+}
+
+enum err metrics_read(const char *run_folder, uint64_t first, uint64_t count, struct past_step *steps, uint64_t *last)
+{
+    char *path;
+    struct reading r = { .first = first, .count = count, .steps = steps };
+    TRY(file_join(&path, run_folder, NAME));
+    enum err err = file_exists(path) ? json_each_line(path, BUF_BYTES_MAX - 1, read_line, &r)
+                                     : FAIL(ERR_USAGE, "%s: there is no such file", path);
+    *last = r.last;
+    free(path);
+    return err;
+}

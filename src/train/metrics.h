@@ -21,4 +21,14 @@ void metrics_close(struct metrics *m);
 MUST_USE enum err metrics_write(struct metrics *m, const char *group, uint64_t step, uint64_t state_hash,
                                 const struct metric *list, size_t count);
 
+/* What metrics.jsonl has of a training step. */
+struct past_step {
+    bool found;
+    uint64_t state_hash; /* 0: none */
+    double loss;         /* NaN: it was not finite */
+};
+/* Of steps [first, first + count); *last is the highest step there is, 0: none. ERR_USAGE: there is no such file. */
+MUST_USE enum err metrics_read(const char *run_folder, uint64_t first, uint64_t count, struct past_step *steps,
+                               uint64_t *last);
+
 #endif

@@ -14,13 +14,20 @@ static uint32_t embed_color(const struct ranks *r)
     return layout_rank(&r->layout, &at);
 }
 
+void ranks_take_part(struct ranks *r, const struct conf *c, uint32_t parts, uint32_t part)
+{
+    uint64_t most = part_range(c->global_batch_size, parts, 0).hi;
+    r->parts = parts;
+    r->part = part;
+    r->micros = (uint32_t)((most + c->micro_batch_size - 1) / c->micro_batch_size);
+}
+
 enum err ranks_open(struct ranks *r, struct comm_world *w, const struct conf *c)
 {
     *r = (struct ranks){ .world = w, .layout = conf_layout(c), .pipe = conf_pipe(c), .all = comm_all(w) };
     BUG_IF(layout_world(&r->layout) != comm_size(r->all));
     r->at = layout_coord(&r->layout, comm_rank(r->all));
-    uint64_t most = part_range(c->global_batch_size, r->layout.dp, 0).hi;
-    r->micros = (uint32_t)((most + c->micro_batch_size - 1) / c->micro_batch_size);
+    ranks_take_part(r, c, r->layout.dp, r->at.dp);
 
     /* Ranks that differ in the axes of the group alone have the same colour: the rank of those coordinates at 0. */
     const struct coord at = r->at;
@@ -63,7 +70,7 @@ bool ranks_leads(const struct ranks *r)
 
 struct order_range ranks_samples(const struct ranks *r, const struct conf *c)
 {
-    return part_range(c->global_batch_size, r->layout.dp, r->at.dp);
+    return part_range(c->global_batch_size, r->parts, r->part);
 }
 
 struct order_range ranks_micro(const struct ranks *r, const struct conf *c, uint32_t k)

@@ -11,6 +11,7 @@ struct ranks {
     struct layout layout;
     struct coord at;
     struct pipe pipe;
+    uint32_t parts, part; /* of the samples of a step, this rank's: the data-parallel axis, but for a replay */
     uint32_t micros;      /* micro-batches of a step: the same number on every rank, some may be empty */
     struct comm *all;
     struct comm *tp;      /* same layers, same sequences */
@@ -24,11 +25,13 @@ struct ranks {
 
 /* Make the groups. Collective over the world, whose size is that of the layout. */
 MUST_USE enum err ranks_open(struct ranks *r, struct comm_world *w, const struct conf *c);
+/* Take part `part` of `parts` of each step's samples, at least as many as there were before: micro-batches follow. */
+void ranks_take_part(struct ranks *r, const struct conf *c, uint32_t parts, uint32_t part);
 /* What the model is told. */
 struct model_place ranks_place(const struct ranks *r, const struct conf *c);
 /* Whether this rank prints, writes files and keeps the metrics. */
 bool ranks_leads(const struct ranks *r);
-/* Samples of a step that this rank's data-parallel index computes: [lo, hi) of global_batch_size; and those of its
+/* Samples of a step that this rank's part is: [lo, hi) of global_batch_size; and those of its
  * micro-batch k. */
 struct order_range ranks_samples(const struct ranks *r, const struct conf *c);
 struct order_range ranks_micro(const struct ranks *r, const struct conf *c, uint32_t k);

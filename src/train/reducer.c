@@ -25,11 +25,14 @@ struct reducer {
     char message[ERR_MESSAGE_BYTES];
 };
 
-static enum err reduce(const struct holdings *h, const struct job *j)
+static enum err reduce(struct holdings *h, const struct job *j)
 {
     const struct bucket *b = &h->reg->buckets[j->bucket];
     const struct holding *own = &h->of[j->bucket];
     const struct ranks *r = h->ranks;
+    if (h->hashing) {
+        holdings_hash(h, j->bucket, j->buf);
+    }
     if (comm_size(r->tp_grad) > 1 && b->replicated > 0) {
         TRY(comm_sum_i64(r->tp_grad, j->buf, b->replicated));
     }

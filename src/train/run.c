@@ -62,6 +62,20 @@ out:
     return err;
 }
 
+/* What an earlier run left that this one replaces. */
+static enum err remove_run(const struct trainer *t)
+{
+    static const char *const names[] = { "checkpoints", "metrics.jsonl", RECORDER_FOLDER };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char *path;
+        TRY(file_join(&path, t->conf->output_dir, names[i]));
+        enum err err = file_remove_tree(path);
+        free(path);
+        TRY(err);
+    }
+    return OK;
+}
+
 /* Make the folder, drop what a replaced run left, record the configuration, open the metrics. */
 static enum err prepare_folder(struct trainer *t)
 {
@@ -73,11 +87,7 @@ static enum err prepare_folder(struct trainer *t)
     TRY_OUT(output_lock(c, &t->lock)); /* it is new, or was locked before it was looked at */
     TRY_OUT(output_check(c, t->checkpoints));
     if (c->overwrite_output_dir && c->resume_from_checkpoint == NULL) {
-        TRY_OUT(file_remove_tree(t->checkpoints));
-        TRY_OUT(file_join(&path, c->output_dir, "metrics.jsonl"));
-        TRY_OUT(file_remove_tree(path));
-        free(path);
-        path = NULL;
+        TRY_OUT(remove_run(t));
     }
     TRY_OUT(file_make_folder(t->checkpoints));
     TRY_OUT(ckpt_clean(t->checkpoints));
@@ -85,27 +95,27 @@ static enum err prepare_folder(struct trainer *t)
     TRY_OUT(conf_save(c, &yaml));
     TRY_OUT(file_replace(path, yaml.data, yaml.bytes));
     TRY_OUT(metrics_open(&t->metrics, c->output_dir, c->report_tensorboard, t->step));
-    if (comm_size(t->ranks.all) > 1) {
-        free(path);
-        path = NULL;
-        TRY_OUT(file_join(&path, c->output_dir, RECORDER_FOLDER));
-        TRY_OUT(file_make_folder(path));
-    }
+    free(path);
+    path = NULL;
+    TRY_OUT(file_join(&path, c->output_dir, RECORDER_FOLDER));
+    TRY_OUT(file_make_folder(path));
 out:
     free(path);
     buf_release(&yaml);
     return err;
 }
 
-/* From here on this rank's calls are recorded, and somebody who is late is named. */
-static enum err watch(struct trainer *t)
+/* From here on what this rank gives and calls is recorded, and somebody who is late is named. */
+static enum err record(struct trainer *t)
 {
     char *folder;
-    if (comm_size(t->ranks.all) == 1) {
-        return OK;
-    }
+    const uint32_t rank = comm_rank(t->ranks.all), world = comm_size(t->ranks.all);
+    const struct rank_start start = { .rank = rank, .world = world, .step = t->step, .from = t->from };
     TRY(file_join(&folder, t->conf->output_dir, RECORDER_FOLDER));
-    enum err err = comm_watch(t->ranks.world, folder, t->conf->distributed_timeout);
+    enum err err = rank_record_open(&t->record, folder, &start, t->conf);
+    if (err == OK && world > 1) {
+        err = comm_watch(t->ranks.world, folder, t->conf->distributed_timeout);
+    }
     free(folder);
     return err;
 }
@@ -236,7 +246,7 @@ enum err trainer_run(struct trainer *t, const volatile sig_atomic_t *stop)
     log_progress_init(&p, 5.0);
     t->stop = stop;
     TRY(comm_agree(t->ranks.all, prepare(t)));
-    TRY(comm_agree(t->ranks.all, watch(t)));
+    TRY(comm_agree(t->ranks.all, record(t)));
     double started = log_seconds();
     enum err err = loop(t, &p);
     log_progress_end(&p);

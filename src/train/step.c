@@ -75,17 +75,41 @@ static enum err update(struct trainer *t, struct step_report *r)
     return OK;
 }
 
+/* Forward and backward over this rank's samples; then its slices hold the sums over all ranks. */
+static enum err accumulate(struct trainer *t, struct model_loss *loss, struct contribution *given)
+{
+    struct holdings *h = &t->holdings;
+    h->given = 0;
+    TRY(pipeline_run(&t->pipeline, h, load, t, loss));
+    comm_phase(t->ranks.world, PHASE_REDUCE, t->step + 1, 0);
+    TRY(holdings_finish(h));
+    *given = (struct contribution){ loss->sum, loss->tokens, h->hashing, h->given };
+    return OK;
+}
+
+enum err trainer_contribution(struct trainer *t, uint32_t parts, uint32_t part, struct contribution *out)
+{
+    struct model_loss loss = { 0 };
+    ranks_take_part(&t->ranks, t->conf, parts, part);
+    t->loaded = UINT64_MAX; /* a micro-batch of other parts may begin with the same sample and be shorter */
+    TRY(accumulate(t, &loss, out));
+    holdings_zero_gradients(&t->holdings);
+    return OK;
+}
+
 enum err trainer_step(struct trainer *t, struct step_report *r)
 {
     const struct conf *c = t->conf;
     double started = log_seconds();
     struct model_loss loss = { 0 };
+    struct contribution given;
     struct fixed_wide squares;
     *r = (struct step_report){ .step = t->step + 1, .lr = schedule_lr(c, t->step + 1) };
 
-    TRY(pipeline_run(&t->pipeline, &t->holdings, load, t, &loss));
-    comm_phase(t->ranks.world, PHASE_REDUCE, r->step, 0);
-    TRY(holdings_finish(&t->holdings));
+    TRY(accumulate(t, &loss, &given));
+    if (t->record != NULL) { /* before anything is compared: a step that ends the run is recorded, too */
+        TRY(rank_record_step(t->record, r->step, &given));
+    }
     optimizer_squares(&t->holdings, &squares, &loss.bad);
     if (t->trace != NULL) {
         trace_gradients(t->trace, &t->holdings);

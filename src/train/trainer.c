@@ -45,6 +45,7 @@ static enum err open_start(struct trainer *t, struct conf *c)
         }
     }
     TRY(ckpt_open(&t->start, path));
+    t->from = realpath(ckpt_folder(t->start), NULL);
     if (!c->has_model) {
         struct model_conf model;
         uint64_t grain;
@@ -300,6 +301,7 @@ uint64_t trainer_planned_bytes(const struct trainer *t)
 void trainer_close(struct trainer *t)
 {
     metrics_close(t->metrics);
+    rank_record_close(t->record);
     ckpt_close(t->start);
     truth_close(&t->truth);
     pipeline_close(&t->pipeline);
@@ -312,6 +314,7 @@ void trainer_close(struct trainer *t)
     store_close(t->eval_data);
     tokenizer_free(t->tokenizer);
     free(t->checkpoints);
+    free(t->from);
     if (t->lock >= 0) {
         close(t->lock);
     }

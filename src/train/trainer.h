@@ -13,6 +13,7 @@
 #include "train/evaluate.h"
 #include "train/gather.h"
 #include "train/metrics.h"
+#include "train/rank_record.h"
 #include "train/trace.h"
 #include "train/truth.h"
 #include "train/views.h"
@@ -40,9 +41,11 @@ struct trainer {
     int32_t *input, *target;  /* [micro_batch][local length] */
     uint64_t loaded;          /* first sample of the micro-batch they hold; UINT64_MAX: none */
     struct metrics *metrics;  /* on the leading rank */
+    struct rank_record *record; /* what this rank gives to each step; NULL: nothing is written */
     const volatile sig_atomic_t *stop; /* set by a signal; NULL: none */
     bool stopping;            /* some rank was asked to stop */
     char *checkpoints;       /* OUTPUT_DIR/checkpoints */
+    char *from;              /* the checkpoint it went on from; NULL: none */
     uint64_t step;           /* optimizer steps done */
     uint64_t state_hash;
     uint64_t saved_step;     /* last step with a checkpoint of this run */
@@ -74,6 +77,9 @@ void trainer_close(struct trainer *t);
 /* One optimizer step: accumulate gradients of the global batch, norm, clip, AdamW. A step whose loss or gradient is not
  * finite or leaves its range is rejected: the weights stay, r->rejected says so. Collective. */
 MUST_USE enum err trainer_step(struct trainer *t, struct step_report *r);
+/* What part `part` of `parts` of the next step's samples gives on this rank; no update. The steps before must have been
+ * of the whole batch, or of no more parts. Collective. */
+MUST_USE enum err trainer_contribution(struct trainer *t, uint32_t parts, uint32_t part, struct contribution *out);
 /* Prints the configuration, makes the run's folder, then steps until max_steps with evaluation, saving and reports.
  * When *stop becomes non-zero on any rank the run saves after the step it is in and returns ERR_INTERRUPT. ERR_RUN: five
  * steps in a row were rejected. Collective. */
