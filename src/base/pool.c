@@ -9,8 +9,8 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <unistd.h>
 
+#include "base/cores.h"
 #include "base/mem.h"
 
 #if defined(__x86_64__)
@@ -60,34 +60,11 @@ void pool_set_float_mode(void)
 #endif
 }
 
-/* cgroup v2 quota in whole cores, rounded up; UINT32_MAX without a limit. */
-static uint32_t quota_cores(void)
-{
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");
-    if (f == NULL) {
-        return UINT32_MAX;
-    }
-    unsigned long long quota = 0, period = 0;
-    int got = fscanf(f, "%llu %llu", &quota, &period);
-    fclose(f);
-    if (got != 2 || period == 0) {
-        return UINT32_MAX;
-    }
-    unsigned long long cores = (quota + period - 1) / period;
-    return cores < 1 ? 1 : cores > UINT32_MAX ? UINT32_MAX : (uint32_t)cores;
-}
-
 uint32_t pool_cores(void)
 {
-    cpu_set_t set;
-    uint32_t cores = 1;
-    if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-        cores = (uint32_t)CPU_COUNT(&set);
-    } else {
-        long n = sysconf(_SC_NPROCESSORS_ONLN);
-        cores = n > 0 ? (uint32_t)n : 1;
-    }
-    uint32_t quota = quota_cores();
+    struct cores mine;
+    cores_mine(&mine);
+    uint32_t cores = cores_count(&mine), quota = cores_quota();
     cores = cores < quota ? cores : quota;
     return cores < 1 ? 1 : cores > POOL_THREADS_MAX ? POOL_THREADS_MAX : cores;
 }

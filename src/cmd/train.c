@@ -46,13 +46,16 @@ static enum err run(struct conf *conf, struct comm_world *w)
     return err;
 }
 
-/* The configuration, read by every rank; the first one says what is wrong with it. */
+/* The configuration, read by every rank. The first one says what is wrong with it; others have to only when theirs is
+ * wrong and the first one's is not. */
 static enum err load(struct conf *conf, const char *path, int argc, char **argv, struct comm_world *w)
 {
     struct findings f = { 0 };
     enum err err = conf_load(conf, path, argc, argv, comm_size(comm_all(w)), &f);
     if (comm_rank(comm_all(w)) == 0) {
         findings_print(&f);
+    } else {
+        findings_to_message(&f);
     }
     findings_release(&f);
     return comm_agree(comm_all(w), err);

@@ -56,8 +56,9 @@ struct comm *comm_all(struct comm_world *w);
 uint32_t comm_rank(const struct comm *c);
 uint32_t comm_size(const struct comm *c);
 const char *comm_name(const struct comm *c);
-/* Ranks of this node in the world, and nodes of the world: for messages and node alignment. */
+/* Ranks of this node in the world, the number of this node and of all: for messages and node alignment. */
 uint32_t comm_node_size(const struct comm_world *w);
+uint32_t comm_node(const struct comm_world *w);
 uint32_t comm_nodes(const struct comm_world *w);
 
 /* The ranks of `parent` with the same colour, ordered by their rank in parent. `name` ("tp") is for messages and must

@@ -27,6 +27,11 @@ uint32_t comm_node_size(const struct comm_world *w)
     return w->node_size;
 }
 
+uint32_t comm_node(const struct comm_world *w)
+{
+    return w->node;
+}
+
 uint32_t comm_nodes(const struct comm_world *w)
 {
     return w->nodes;

@@ -9,6 +9,7 @@
 #include "conf/model_conf.h"
 #include "part/layout.h"
 
+#define CONF_KEYS_MAX 64u
 #define CONF_STAGES_MAX 1024u /* virtual pipeline stages: pp x pipe_chunks */
 
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_WSD, SCHEDULE_INVERSE_SQRT };
@@ -46,7 +47,7 @@ struct conf {
     bool overwrite_output_dir;
     bool gradient_hashes; /* each rank records a checksum of its gradients */
     /* execution: changes no bit */
-    uint64_t threads; /* 0: the cores this process may use */
+    uint64_t threads; /* of a rank; 0: its share of the cores of its node */
     /* how the job is split over the ranks: changes no bit */
     uint64_t world;          /* ranks of the job: what conf_load was told */
     uint64_t world_size;     /* what the file expects them to be; 0: not given */
@@ -101,6 +102,14 @@ MUST_USE enum err conf_save(const struct conf *c, struct buf *out);
 MUST_USE enum err conf_write_key(const struct conf *c, const char *key, struct buf *out);
 /* The keys with type, range, default and help: `invar train --help` and docs/configuration.md (markdown). */
 MUST_USE enum err conf_help(struct buf *out, bool markdown);
+/* A hash of the value of each key, in table order, with bit 0 set where the value was given; 0 for a key whose value
+ * may be another on each rank: paths of inputs, which may lie elsewhere on another node, and threads. The model counts
+ * by its fields. */
+MUST_USE enum err conf_hashes(const struct conf *c, uint64_t hash[CONF_KEYS_MAX]);
+/* The first key that differs, rather one that was given than one that followed from it; CONF_KEYS_MAX: none. */
+size_t conf_hashes_differ(const uint64_t a[CONF_KEYS_MAX], const uint64_t b[CONF_KEYS_MAX]);
+/* "learning_rate 0.01 (run.yaml:14)" of key number `key`. */
+MUST_USE enum err conf_describe(const struct conf *c, size_t key, struct buf *out);
 /* 128-bit hash of everything that may change a bit of the result (not paths, threads, logging). */
 void conf_digest(const struct conf *c, char hex[33]);
 

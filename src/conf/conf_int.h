@@ -40,7 +40,6 @@ struct conf_key {
 
 extern const struct conf_key conf_keys[];
 extern const size_t conf_key_count;
-#define CONF_KEYS_MAX 64u
 
 /* Keys that other systems have and this version does not: accepted only with a value that asks for nothing. */
 struct conf_foreign {

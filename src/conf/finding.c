@@ -134,6 +134,26 @@ void findings_print(const struct findings *f)
     }
 }
 
+/* "FILE:1:2: error: what\nhint: how" as "FILE:1:2: what | how". */
+void findings_to_message(const struct findings *f)
+{
+    size_t order[FINDINGS_KEPT_MAX];
+    sorted_order(f, order);
+    for (size_t i = 0; i < f->count; i++) {
+        const struct finding *first = &f->list[order[i]];
+        if (first->level != FINDING_ERROR) {
+            continue;
+        }
+        char message[ERR_MESSAGE_BYTES];
+        const char *error = strstr(first->text, "error: "), *hint = strstr(first->text, "\nhint: ");
+        const char *end = hint != NULL ? hint : first->text + strlen(first->text);
+        snprintf(message, sizeof(message), "%.*s%.*s%s%s", (int)(error - first->text), first->text,
+                 (int)(end - error) - 7, error + 7, hint != NULL ? " | " : "", hint != NULL ? hint + 7 : "");
+        err_set_message(message);
+        return;
+    }
+}
+
 void findings_release(struct findings *f)
 {
     for (size_t i = 0; i < f->count; i++) {

@@ -32,6 +32,8 @@ void findings_add(struct findings *f, enum finding_level level, const struct con
     PRINTF_LIKE(4, 5);
 /* Print all on stderr in the order of (file, line, col), then "N errors". */
 void findings_print(const struct findings *f);
+/* The first error as err_message(), for a rank that prints nothing itself; nothing when there is none. */
+void findings_to_message(const struct findings *f);
 void findings_release(struct findings *f);
 
 #endif

@@ -324,6 +324,9 @@ static void digest_value(struct digest_text *d, const struct conf *c, const stru
         return;
     case KEY_MODEL:
         digest_model(d, &c->model);
+        if (c->eod_mask_loss) { /* only then does it decide what counts */
+            digest_whole(d, "eos_token_id", (uint64_t)c->model.eos_token_id);
+        }
         return;
     default:
         BUG_IF(true);
@@ -339,4 +342,56 @@ void conf_digest(const struct conf *c, char hex[33])
         }
     }
     hash128_hex(d.text, d.used, hex);
+}
+
+/* ---- the same on every rank ---- */
+
+static enum err hash_value(const struct conf *c, const struct conf_key *key, uint64_t *hash)
+{
+    if (key->type == KEY_MODEL) {
+        struct digest_text d = { .used = 0 };
+        digest_value(&d, c, key);
+        *hash = hash64(d.text, d.used, 0);
+        return OK;
+    }
+    struct buf text = { 0 };
+    enum err err = conf_write_value(c, key, &text);
+    *hash = err == OK ? hash64(text.data, text.bytes, 0) : 0;
+    buf_release(&text);
+    return err;
+}
+
+enum err conf_hashes(const struct conf *c, uint64_t hash[CONF_KEYS_MAX])
+{
+    memset(hash, 0, CONF_KEYS_MAX * sizeof(*hash));
+    for (size_t i = 0; i < conf_key_count; i++) {
+        if (conf_keys[i].type != KEY_PATH && strcmp(conf_keys[i].name, "threads") != 0) {
+            TRY(hash_value(c, &conf_keys[i], &hash[i]));
+            hash[i] = hash[i] << 1 | c->values->list[i].given;
+        }
+    }
+    return OK;
+}
+
+size_t conf_hashes_differ(const uint64_t a[CONF_KEYS_MAX], const uint64_t b[CONF_KEYS_MAX])
+{
+    size_t first = CONF_KEYS_MAX;
+    for (size_t i = 0; i < CONF_KEYS_MAX; i++) {
+        bool differs = a[i] >> 1 != b[i] >> 1, given = ((a[i] | b[i]) & 1) != 0;
+        if (differs && given) {
+            return i;
+        }
+        first = differs && first == CONF_KEYS_MAX ? i : first;
+    }
+    return first;
+}
+
+enum err conf_describe(const struct conf *c, size_t key, struct buf *out)
+{
+    BUG_IF(key >= conf_key_count);
+    TRY(buf_printf(out, "%s ", conf_keys[key].name));
+    TRY(conf_keys[key].type == KEY_MODEL ? print_model(c, out) : conf_write_value(c, &conf_keys[key], out));
+    TRY(buf_add_string(out, " ("));
+    TRY(print_origin(&c->values->list[key], out));
+    return buf_add_string(out, ")");
 }

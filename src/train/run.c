@@ -48,8 +48,9 @@ static enum err print_start(struct trainer *t)
                        log_bytes(trainer_planned_bytes(t), memory), log_bytes(kept, model_bytes),
                        work > 0 ? ", work buffers of them " : "", work > 0 ? log_bytes(work, work_bytes) : ""));
     t->peak_gflops = kern_peak_gflops(t->kern);
-    TRY_OUT(buf_printf(&text, "machine: %u ranks x %u threads, %s, %.0f GFLOP/s measured peak of a rank (fp32)\n", ranks,
-                       pool_threads(t->pool), kern_isa_name(kern_isa(t->kern)), t->peak_gflops));
+    TRY_OUT(buf_printf(&text, "machine: %s, %.0f GFLOP/s measured peak%s (fp32)\n", kern_isa_name(kern_isa(t->kern)),
+                       t->peak_gflops, ranks > 1 ? " of rank 0" : ""));
+    TRY_OUT(crew_describe(&t->crew, &text));
     TRY_OUT(describe_balance(t, &text));
     TRY_OUT(buf_printf(&text, "data: %llu tokens, %llu samples of %llu tokens; %llu steps are %.2f epochs\n\n",
                        (unsigned long long)store_tokens(t->data), (unsigned long long)t->sampler.samples,
@@ -57,6 +58,7 @@ static enum err print_start(struct trainer *t)
                        (double)c->max_steps * (double)c->global_batch_size / (double)t->sampler.samples));
     fputs(text.data, stdout);
     fflush(stdout);
+    crew_warn(&t->crew);
 out:
     buf_release(&text);
     return err;

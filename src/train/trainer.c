@@ -8,6 +8,7 @@
 #include "part/order.h"
 #include "train/optimizer.h"
 #include "train/output.h"
+#include "train/same.h"
 
 #define MODEL_WEIGHTS "model.safetensors"
 
@@ -20,6 +21,8 @@ static enum err check_again(const struct conf *c, bool leads)
     enum err err = conf_check(c, &f);
     if (leads) {
         findings_print(&f);
+    } else {
+        findings_to_message(&f);
     }
     findings_release(&f);
     return err;
@@ -204,7 +207,7 @@ static enum err open_model(struct trainer *t)
         place.trace = t->trace->layer;
     }
     TRY(kern_choose_isa(&isa));
-    TRY(pool_new(&t->pool, (uint32_t)c->threads));
+    TRY(pool_new(&t->pool, t->crew.threads));
     TRY(kern_new(&t->kern, isa, t->pool));
     TRY(model_new(&t->model, &c->model, &shape, &place, t->kern));
     TRY(holdings_open(&t->holdings, &t->ranks, model_registry(t->model), t->kern, c));
@@ -279,13 +282,15 @@ enum err trainer_open(struct trainer *t, struct conf *conf, const struct trainer
                            .leads = comm_rank(comm_all(w)) == 0, .writes = use->writes, .trace = use->trace };
     enum err err;
     TRY_OUT(comm_agree(comm_all(w), open_local(t, conf)));
+    TRY_OUT(comm_agree(comm_all(w), same_everywhere(comm_all(w), conf, t->data, t->eval_data)));
+    TRY_OUT(crew_open(&t->crew, w, conf->threads));
     TRY_OUT(ranks_open(&t->ranks, w, conf));
     TRY_OUT(comm_agree(comm_all(w), open_model(t)));
     comm_phase(w, PHASE_LOAD, 0, 0);
     TRY_OUT(comm_agree(comm_all(w), model_ready(t->model)));
     TRY_OUT(comm_agree(comm_all(w), holdings_start(&t->holdings, t->model)));
     TRY_OUT(comm_agree(comm_all(w), start_weights(t)));
-    TRY_OUT(truth_start(&t->ranks, model_registry(t->model), conf, t->step));
+    TRY_OUT(comm_agree(comm_all(w), truth_start(&t->ranks, model_registry(t->model), t->step)));
     TRY_OUT(check_start(t));
     return OK;
 out:
@@ -310,6 +315,7 @@ void trainer_close(struct trainer *t)
     arena_release(&t->arena);
     kern_free(t->kern);
     pool_free(t->pool);
+    crew_close(&t->crew);
     store_close(t->data);
     store_close(t->eval_data);
     tokenizer_free(t->tokenizer);

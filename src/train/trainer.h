@@ -10,6 +10,7 @@
 #include "data/sampler.h"
 #include "data/tokenizer.h"
 #include "model/model.h"
+#include "train/crew.h"
 #include "train/evaluate.h"
 #include "train/gather.h"
 #include "train/metrics.h"
@@ -21,6 +22,7 @@
 struct trainer {
     const struct conf *conf;
     int lock;                    /* of output_dir (output.h), on the leading rank; -1: not held */
+    struct crew crew;
     struct pool *pool;
     struct kern *kern;
     struct ckpt *start;          /* what it goes on from; NULL: nothing, and again once the weights are there */

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/cores.h"
 #include "base/fixed.h"
 #include "base/fmath.h"
 #include "base/hash.h"
@@ -124,6 +125,53 @@ static void pool_runs_every_task_once(void **state)
     }
 }
 
+static struct cores cores_of(uint32_t lo, uint32_t hi)
+{
+    struct cores c = { { 0 } };
+    for (uint32_t core = lo; core <= hi; core++) {
+        c.word[core / 64] |= 1ull << (core % 64);
+    }
+    return c;
+}
+
+static void cores_are_shared_fairly(void **state)
+{
+    (void)state;
+    const struct cores all = cores_of(0, 7), low = cores_of(0, 3), high = cores_of(4, 7), one = cores_of(5, 5);
+    assert_int_equal(cores_share(&all, 1, 0), 8);
+    const struct cores two[] = { all, all };
+    assert_int_equal(cores_share(two, 2, 1), 4);
+    const struct cores three[] = { low, low, low }; /* a third of 4 cores, and of 6, which is no less than 2 */
+    assert_int_equal(cores_share(three, 3, 2), 1);
+    const struct cores six = cores_of(60, 65), thirds[] = { six, six, six };
+    assert_int_equal(cores_share(thirds, 3, 0), 2);
+    const struct cores bound[] = { low, high };
+    assert_int_equal(cores_share(bound, 2, 1), 4);
+    const struct cores uneven[] = { all, one }; /* 7 of its own and half of core 5 */
+    assert_int_equal(cores_share(uneven, 2, 0), 7);
+    assert_int_equal(cores_share(uneven, 2, 1), 1); /* half a core: at least one thread */
+    const struct cores many[] = { one, one, one, one };
+    assert_int_equal(cores_share(many, 4, 3), 1);
+}
+
+static void cores_are_written_as_ranges(void **state)
+{
+    (void)state;
+    char text[CORES_TEXT_BYTES];
+    struct cores c = cores_of(62, 65), more = cores_of(1, 1);
+    assert_string_equal(cores_text(&c, text), "62-65");
+    cores_join(&c, &more);
+    more = cores_of(1023, 1023);
+    cores_join(&c, &more);
+    assert_int_equal(cores_count(&c), 6);
+    assert_string_equal(cores_text(&c, text), "1, 62-65, 1023");
+    for (uint32_t core = 0; core < CORES_MAX; core += 2) {
+        more = cores_of(core, core);
+        cores_join(&c, &more);
+    }
+    assert_string_equal(cores_text(&c, text) + strlen(text) - 4, ", ..");
+}
+
 static void a_plan_beyond_all_memory_is_an_error(void **state)
 {
     (void)state;
@@ -157,6 +205,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(wide_sums_of_many_parts_do_not_overflow),
     cmocka_unit_test(losses_are_fixed_point),
     cmocka_unit_test(pool_runs_every_task_once),
+    cmocka_unit_test(cores_are_shared_fairly),
+    cmocka_unit_test(cores_are_written_as_ranges),
     cmocka_unit_test(a_plan_beyond_all_memory_is_an_error),
     cmocka_unit_test(element_hash_sees_every_bit_and_place),
 };

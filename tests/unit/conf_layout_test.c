@@ -104,6 +104,56 @@ static void zero_stages_by_their_other_names(void **state)
     release(&l);
 }
 
+/* What two ranks may have different does not count; all else does, each key by itself. */
+static void ranks_compare_every_key(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *key; /* key NULL: may differ */
+        const char *described;
+    } cases[] = {
+        { "learning_rate: 0.5\n", "learning_rate", "learning_rate 0.5 (conf_layout_test.yaml:4)" },
+        { "save_steps: 7\n", "save_steps", "save_steps 7 (conf_layout_test.yaml:4)" },
+        { "output_dir: o\n", "output_dir", "output_dir o (conf_layout_test.yaml:4)" },
+        { "max_grad_norm: 0\n", "max_grad_norm", "max_grad_norm 0 (conf_layout_test.yaml:4)" },
+        { "overwrite_output_dir: true\n", "overwrite_output_dir", "overwrite_output_dir true (" },
+        { "eod_mask_loss: true\n", "model", "model gpt2, 2 layers, width 64" }, /* which token ends a text counts now */
+        { "micro_batch_size: 1\n", "micro_batch_size", "micro_batch_size 1 (" },
+        { "seed: 42\n", NULL, NULL }, /* the default, written out */
+        { "pp: 2\n", "pp", "pp 2 (conf_layout_test.yaml:4)" },
+        { "model: {model_type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 256, vocab_size: 500}\n", "model",
+          "2 heads (2 key/value) of 32" },
+        { "data_path: elsewhere\n", NULL, NULL },
+        { "tokenizer: elsewhere\n", NULL, NULL },
+        { "threads: 3\n", NULL, NULL },
+    };
+    const char *rest = "max_steps: 9\n";
+    uint64_t hash[CONF_KEYS_MAX], want[CONF_KEYS_MAX];
+    char text[512];
+    struct loaded l = load_for(2, BASE "max_steps: 9\n");
+    assert_ok(conf_hashes(&l.c, want));
+    release(&l);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        bool model = strncmp(cases[i].text, "model", 5) == 0, data = strncmp(cases[i].text, "data", 4) == 0;
+        struct buf out = { 0 };
+        snprintf(text, sizeof(text), "%s%s%s%s", model ? "" : MODEL, data ? "" : "data_path: d/tokens\n", rest,
+                 cases[i].text);
+        l = load_for(2, text);
+        assert_ok(conf_hashes(&l.c, hash));
+        size_t key = conf_hashes_differ(want, hash);
+        assert_int_equal(conf_hashes_differ(hash, want), key);
+        if (cases[i].key == NULL) {
+            assert_int_equal(key, CONF_KEYS_MAX);
+        } else {
+            assert_int_equal(key, conf_index(cases[i].key));
+            assert_ok(conf_describe(&l.c, key, &out));
+            assert_non_null(strstr(out.data, cases[i].described));
+        }
+        buf_release(&out);
+        release(&l);
+    }
+}
+
 static void the_timeout_is_in_seconds(void **state)
 {
     (void)state;
@@ -704,6 +754,7 @@ static void no_key_of_the_layout_is_in_the_digest(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(every_spelling_sets_its_field),
     cmocka_unit_test(zero_stages_by_their_other_names),
+    cmocka_unit_test(ranks_compare_every_key),
     cmocka_unit_test(the_timeout_is_in_seconds),
     cmocka_unit_test(dp_is_what_the_other_axes_leave),
     cmocka_unit_test(a_number_of_ranks_that_does_not_fit_is_refused_with_the_nearest),
