@@ -90,6 +90,7 @@ static void run_ours(struct bench *b, const struct product *p)
     struct gemm_job job = { .m = p->m, .n = p->n, .pieces = piece, .pieces_count = segments };
     if (p->kind == GRAD) {
         job.grad = b->grad, job.ldg = p->n, job.unit = 1024, job.grad_scale = 0x1p20f, job.overflow = &overflow;
+        job.grad_limit = FIXED_UNIT_LIMIT;
     } else {
         job.c = b->c, job.ldc = p->n;
     }

@@ -46,3 +46,20 @@ double fixed_to_loss(int64_t sum)
 {
     return (double)sum * (1.0 / (double)((int64_t)1 << FIXED_LOSS_BITS));
 }
+
+void fixed_split(int64_t sum, int64_t part[2])
+{
+    part[0] = sum & UINT32_MAX;
+    part[1] = sum >> 32;
+}
+
+int64_t fixed_join(const int64_t part[2], bool *bad)
+{
+    const int64_t limit = FIXED_SUM_LIMIT >> 32;
+    int64_t high = part[1] + (part[0] >> 32);
+    if (high >= limit || high < -limit) {
+        *bad = true;
+        return 0;
+    }
+    return high * ((int64_t)1 << 32) + (part[0] & UINT32_MAX);
+}

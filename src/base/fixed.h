@@ -8,7 +8,9 @@
 
 /* Losses: 2^-28 nat in int64; 2^35 nats fit. */
 #define FIXED_LOSS_BITS 28
-/* A gradient unit whose scaled magnitude reaches this overflows: 2^12 units of 2^50 still fit int64. */
+/* Sums of losses or gradients that reach this are an overflow. */
+#define FIXED_SUM_LIMIT ((int64_t)1 << 62)
+/* Scaled gradient units are below this: of larger floats the conversion is not exact. */
 #define FIXED_UNIT_LIMIT 0x1p50f
 
 /* Sum of squares as signed limbs: value = limb[0] + limb[1] 2^40 + limb[2] 2^80 + limb[3] 2^120. Canonical: all but the
@@ -41,5 +43,10 @@ double fixed_wide_value(const struct fixed_wide *sum);
 /* loss (nats, fp32) in units of 2^-28, round to nearest even; *bad is set when it is not finite or above 2^20. */
 int64_t fixed_from_loss(float loss, bool *bad);
 double fixed_to_loss(int64_t sum);
+
+/* A sum as two numbers that can be added over up to 2^31 ranks without wrapping, and back: *bad is set, and the result
+ * is 0, when the whole is not in [-FIXED_SUM_LIMIT, FIXED_SUM_LIMIT). */
+void fixed_split(int64_t sum, int64_t part[2]);
+int64_t fixed_join(const int64_t part[2], bool *bad);
 
 #endif

@@ -400,9 +400,9 @@ static void store(const float *tile, const struct gemm_job *job, uint64_t i, uin
 #define MAGIC 0x1.8p52
 
 /* Adds round(v) to *grad; false, and nothing added, when it overflows or is not a number. */
-static inline bool grad_add(int64_t *grad, float v)
+static inline bool grad_add(int64_t *grad, float v, float limit)
 {
-    if (!(fabsf(v) < FIXED_UNIT_LIMIT)) {
+    if (!(fabsf(v) < limit)) {
         return false;
     }
     double shifted = (double)v + MAGIC, magic = MAGIC;
@@ -416,9 +416,9 @@ static inline bool grad_add(int64_t *grad, float v)
 #if KERN_ISA == 2
 
 /* grad[0..16) += round(v); false when a lane overflows. */
-static inline bool grad_add_lanes(int64_t *grad, vec v)
+static inline bool grad_add_lanes(int64_t *grad, vec v, float limit)
 {
-    __mmask16 good = _mm512_cmp_ps_mask(_mm512_abs_ps(v), _mm512_set1_ps(FIXED_UNIT_LIMIT), _CMP_LT_OQ);
+    __mmask16 good = _mm512_cmp_ps_mask(_mm512_abs_ps(v), _mm512_set1_ps(limit), _CMP_LT_OQ);
     v = _mm512_maskz_mov_ps(good, v);
     for (int half = 0; half < 2; half++) {
         __m256 part = half == 0 ? _mm512_castps512_ps256(v) : _mm512_extractf32x8_ps(v, 1);
@@ -430,11 +430,11 @@ static inline bool grad_add_lanes(int64_t *grad, vec v)
 
 #elif KERN_ISA == 1
 
-static inline bool grad_add_lanes(int64_t *grad, vec v)
+static inline bool grad_add_lanes(int64_t *grad, vec v, float limit)
 {
     const __m256d magic = _mm256_set1_pd(MAGIC);
     __m256 magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v);
-    __m256 good = _mm256_cmp_ps(magnitude, _mm256_set1_ps(FIXED_UNIT_LIMIT), _CMP_LT_OQ);
+    __m256 good = _mm256_cmp_ps(magnitude, _mm256_set1_ps(limit), _CMP_LT_OQ);
     v = _mm256_and_ps(good, v);
     for (int half = 0; half < 2; half++) {
         __m128 part = half == 0 ? _mm256_castps256_ps128(v) : _mm256_extractf128_ps(v, 1);
@@ -458,11 +458,11 @@ static bool store_grad(const float *tile, const struct gemm_job *job, uint64_t i
 #if KERN_ISA > 0
         const vec scale = v_broadcast(job->grad_scale);
         for (; x + LANES <= cols; x += LANES) {
-            good &= grad_add_lanes(grad + x, v_mul(v_load(tile + x), scale));
+            good &= grad_add_lanes(grad + x, v_mul(v_load(tile + x), scale), job->grad_limit);
         }
 #endif
         for (; x < cols; x++) {
-            good &= grad_add(grad + x, tile[x] * job->grad_scale);
+            good &= grad_add(grad + x, tile[x] * job->grad_scale, job->grad_limit);
         }
     }
     return !good;

@@ -86,6 +86,7 @@ static void check(const struct gemm_job *job, uint32_t segments)
     }
     BUG_IF(job->c != NULL || job->bias != NULL || job->residual != NULL);
     BUG_IF(segments != 1 || job->unit == 0 || job->overflow == NULL);
+    BUG_IF(!(job->grad_limit > 0.0f && job->grad_limit <= FIXED_UNIT_LIMIT));
 }
 
 struct gemm_plan gemm_plan_of(const struct gemm_job *job, uint64_t k_limit)

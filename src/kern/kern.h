@@ -70,12 +70,13 @@ struct gemm_job {
     uint64_t ldr;
     /* Gradient result (when grad is not NULL; c, bias, residual must be NULL, all segments one): the summed
      * dimension is cut every `unit` elements from its start; each unit's chain v starts at +0 and is added as an
-     * integer: grad[i * ldg + j] += round_to_nearest_even(v * grad_scale). |v * grad_scale| >= 2^50 or NaN sets
-     * *overflow. */
+     * integer: grad[i * ldg + j] += round_to_nearest_even(v * grad_scale). |v * grad_scale| >= grad_limit or NaN
+     * sets *overflow. */
     int64_t *grad;
     uint64_t ldg;
     uint64_t unit;
     float grad_scale; /* a power of two */
+    float grad_limit; /* at most FIXED_UNIT_LIMIT */
     bool *overflow;   /* sticky; set from any thread */
 };
 
@@ -145,6 +146,7 @@ struct grad_sink {
     int64_t *grad; /* [cols] */
     uint64_t unit; /* rows of one unit */
     float scale;   /* a power of two */
+    float limit;   /* at most FIXED_UNIT_LIMIT */
     bool *overflow;
 };
 /* gain gradient: sum of dy * (x - mean) * rstd (mean NULL: 0). bias gradient when bias_sink is not NULL: sum of dy. x
@@ -197,7 +199,8 @@ struct embed_grad {
     const float *dy;       /* [rows][ld], of which `cols` columns are used */
     int64_t *grad;         /* [count][ld], likewise */
     float scale;           /* a power of two */
-    bool *overflow;        /* set when |dy * scale| >= 2^50 or NaN */
+    float limit;           /* at most FIXED_UNIT_LIMIT */
+    bool *overflow;        /* set when |dy * scale| >= limit or NaN */
 };
 /* grad[(index[t] - first) * ld + j] += integer of dy[t * ld + j] * scale for every t whose row is in [first, first +
  * count) and j < cols (each row is a unit of its own; integers: any order). */

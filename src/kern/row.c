@@ -62,6 +62,7 @@ void kern_rmsnorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const f
 static void check_sink(const struct grad_sink *sink)
 {
     BUG_IF(sink != NULL && (sink->unit == 0 || !(sink->scale > 0.0f)));
+    BUG_IF(sink != NULL && !(sink->limit > 0.0f && sink->limit <= FIXED_UNIT_LIMIT));
 }
 
 void kern_norm_grad(struct kern *k, uint64_t rows, uint64_t cols, uint64_t ld, const float *x, const float *mean,
@@ -139,7 +140,7 @@ void kern_embed_forward(struct kern *k, uint64_t rows, uint64_t cols, const stru
 
 void kern_embed_grad(struct kern *k, const struct embed_grad *g)
 {
-    BUG_IF(!(g->scale > 0.0f) || g->ld < g->cols);
+    BUG_IF(!(g->scale > 0.0f) || !(g->limit > 0.0f && g->limit <= FIXED_UNIT_LIMIT) || g->ld < g->cols);
     split_run(k, k->row->embed_grad, g, g->cols, COLUMN_GRAIN);
 }
 

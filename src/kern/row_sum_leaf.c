@@ -17,15 +17,15 @@ struct chains {
     float gain[CHUNK], bias[CHUNK];
 };
 
-/* grad[l] += integer of v scale for the first n lanes. */
-V16_INLINE uint32_t sink_add(int64_t *grad, struct v16 v, struct v16 scale, uint32_t n)
+/* grad[l] += integer of v for the first n lanes. */
+V16_INLINE uint32_t sink_add(int64_t *grad, struct v16 v, float limit, uint32_t n)
 {
     if (n == V16_LANES) {
-        return v16_add_fixed(grad, v16_mul(v, scale));
+        return v16_add_fixed(grad, v, limit);
     }
     int64_t part[V16_LANES] = { 0 };
     memcpy(part, grad, n * sizeof(part[0]));
-    uint32_t bad = v16_add_fixed(part, v16_mul(v, scale)); /* lanes beyond n are 0 */
+    uint32_t bad = v16_add_fixed(part, v, limit); /* lanes beyond n are 0 */
     memcpy(grad, part, n * sizeof(part[0]));
     return bad;
 }
@@ -64,7 +64,7 @@ static void sink_chunk(const struct grad_sink *sink, const float *chain, uint64_
     uint32_t bad = 0;
     for (uint64_t c = begin; c < end; c += V16_LANES) {
         uint32_t n = end - c < V16_LANES ? (uint32_t)(end - c) : V16_LANES;
-        bad |= sink_add(sink->grad + c, v16_load_part(chain + (c - begin), n), scale, n);
+        bad |= sink_add(sink->grad + c, v16_mul(v16_load_part(chain + (c - begin), n), scale), sink->limit, n);
     }
     report(sink->overflow, bad);
 }
@@ -110,7 +110,8 @@ void KERN_NAME(row_embed_grad)(const void *job, uint64_t begin, uint64_t end)
         }
         for (uint64_t c = begin; c < end; c += V16_LANES) {
             uint32_t n = end - c < V16_LANES ? (uint32_t)(end - c) : V16_LANES;
-            bad |= sink_add(j->grad + row * j->ld + c, v16_load_part(j->dy + t * j->ld + c, n), scale, n);
+            struct v16 dy = v16_load_part(j->dy + t * j->ld + c, n);
+            bad |= sink_add(j->grad + row * j->ld + c, v16_mul(dy, scale), j->limit, n);
         }
     }
     report(j->overflow, bad);

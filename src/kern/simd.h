@@ -21,8 +21,8 @@
  *   v16i_to_float(i)                                                int32 to float, nearest even
  *   v16_sum(v)        ((l, l + 8), (l, l + 4), (l, l + 2), (l, l + 1))
  *   v16_max_lanes(v)  the same tree with v16_max
- *   v16_add_fixed(acc, v) -> bits   acc[l] += nearest-even integer of lane l; a lane with |v| >= 2^50 or NaN adds
- *                                   nothing and has its bit set in the result
+ *   v16_add_fixed(acc, v, limit) -> bits   acc[l] += nearest-even integer of lane l; a lane with |v| >= limit (a
+ *                                   float, at most 2^50) or NaN adds nothing and has its bit set in the result
  *   v16_from_fixed(p)               int64 to double to float, each nearest even
  *   v16_transpose(r)                16 vectors in place: lane c of vector l becomes lane l of vector c */
 #ifndef KERN_SIMD_H

@@ -236,11 +236,11 @@ V16_INLINE void v16_add_fixed4(int64_t *acc, __m128 v)
     _mm256_storeu_si256(at, _mm256_add_epi64(_mm256_loadu_si256(at), whole));
 }
 
-V16_INLINE uint32_t v16_add_fixed(int64_t *acc, struct v16 v)
+V16_INLINE uint32_t v16_add_fixed(int64_t *acc, struct v16 v, float limit)
 {
-    const __m256 limit = _mm256_set1_ps(0x1p50f), size = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-    struct m16 good = { _mm256_cmp_ps(_mm256_and_ps(v.lo, size), limit, _CMP_LT_OQ),
-                        _mm256_cmp_ps(_mm256_and_ps(v.hi, size), limit, _CMP_LT_OQ) };
+    const __m256 most = _mm256_set1_ps(limit), size = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    struct m16 good = { _mm256_cmp_ps(_mm256_and_ps(v.lo, size), most, _CMP_LT_OQ),
+                        _mm256_cmp_ps(_mm256_and_ps(v.hi, size), most, _CMP_LT_OQ) };
     v.lo = _mm256_and_ps(v.lo, good.lo);
     v.hi = _mm256_and_ps(v.hi, good.hi);
     v16_add_fixed4(acc, _mm256_castps256_ps128(v.lo));

@@ -210,9 +210,9 @@ V16_INLINE float v16_max_lanes(struct v16 v)
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
 }
 
-V16_INLINE uint32_t v16_add_fixed(int64_t *acc, struct v16 v)
+V16_INLINE uint32_t v16_add_fixed(int64_t *acc, struct v16 v, float limit)
 {
-    __mmask16 good = _mm512_cmp_ps_mask(_mm512_abs_ps(v.v), _mm512_set1_ps(0x1p50f), _CMP_LT_OQ);
+    __mmask16 good = _mm512_cmp_ps_mask(_mm512_abs_ps(v.v), _mm512_set1_ps(limit), _CMP_LT_OQ);
     __m512 kept = _mm512_maskz_mov_ps(good, v.v);
     __m512i lo = _mm512_cvtps_epi64(_mm512_castps512_ps256(kept));
     __m512i hi = _mm512_cvtps_epi64(_mm512_extractf32x8_ps(kept, 1));

@@ -250,11 +250,11 @@ V16_INLINE float v16_max_lanes(struct v16 v)
 }
 
 /* 1.5 * 2^52 + x has the rounded integer in its low bits. */
-V16_INLINE uint32_t v16_add_fixed(int64_t *acc, struct v16 v)
+V16_INLINE uint32_t v16_add_fixed(int64_t *acc, struct v16 v, float limit)
 {
     uint32_t bad = 0;
     for (int l = 0; l < 16; l++) {
-        if (v.f[l] < 0x1p50f && v.f[l] > -0x1p50f) {
+        if (v.f[l] < limit && v.f[l] > -limit) {
             const double magic = 0x1.8p52;
             double shifted = (double)v.f[l] + magic;
             int64_t a, b;

@@ -42,8 +42,9 @@ static void norm_grad(struct model *m, const struct rows *r, uint64_t layer, enu
     struct order_range cols = own_columns(m);
     uint64_t hidden = m->conf.hidden, unit = m->shape.grad_unit;
     int64_t *bias_grad = m->desc->layer_norm ? model_grad(m, layer, (enum slot)(gain + 1)) : NULL;
-    struct grad_sink gain_sink = { model_grad(m, layer, gain) + cols.lo, unit, grad_scale(m), &m->bad };
-    struct grad_sink bias_sink = { bias_grad != NULL ? bias_grad + cols.lo : NULL, unit, grad_scale(m), &m->bad };
+    struct grad_sink gain_sink = { model_grad(m, layer, gain) + cols.lo, unit, grad_scale(m), m->unit_limit, &m->bad };
+    struct grad_sink bias_sink = gain_sink;
+    bias_sink.grad = bias_grad != NULL ? bias_grad + cols.lo : NULL;
     struct stretches parts = unit_stretches(r, unit);
     for (uint64_t i = 0; i < parts.count; i++) {
         uint64_t row = i * parts.rows;
@@ -154,13 +155,13 @@ static enum err embed_backward(struct model *m, const struct rows *r, const stru
     const float *dy;
     TRY(branch_backward(m, r, b, SITE_EMBED, &dy));
     struct embed_grad token = { r->count, hidden, hidden, b->token, s->row0, s->rows, dy,
-                                model_grad(m, 0, SLOT_EMBED), grad_scale(m), &m->bad };
+                                model_grad(m, 0, SLOT_EMBED), grad_scale(m), m->token_limit, &m->bad };
     kern_embed_grad(m->k, &token);
     if (m->desc->learned_positions) {
         struct order_range cols = own_columns(m);
         struct embed_grad position = { r->count, cols.hi - cols.lo, hidden, m->position, 0, m->conf.positions,
                                        dy + cols.lo, model_grad(m, 0, SLOT_POSITIONS) + cols.lo, grad_scale(m),
-                                       &m->bad };
+                                       m->unit_limit, &m->bad };
         kern_embed_grad(m->k, &position);
     }
     return OK;

@@ -1,6 +1,6 @@
 /* Why this exists: the head is the widest part of the model, so it runs in chunks of rows: logits, loss and - in
- * training - their gradient, which is used up before the next chunk. The ranks of a tensor-parallel group hold a part of
- * the vocabulary each and exchange maxima and sums, never logits.
+ * training - their gradient, which is used up before the next chunk. The ranks of a tensor-parallel group hold a part
+ * of the vocabulary each and exchange maxima and sums, never logits.
  *
  * Chunks hold whole head units: min(grad_unit, 256) consecutive tokens of a sequence from its start. */
 #include "model/model_int.h"
@@ -65,7 +65,7 @@ static enum err input_grad(struct model *m, const struct rows *r, uint64_t first
 static enum err head_chunk(struct model *m, const struct act_set *s, const struct rows *r, struct order_range chunk,
                            const int32_t *target, bool backward)
 {
-    uint64_t first = chunk.lo, rows = chunk.hi - chunk.lo, unit = m->shape.grad_unit;
+    uint64_t first = chunk.lo, rows = chunk.hi - chunk.lo, unit = head_unit(m);
     head_logits(m, s, first, rows);
     if (m->place.tp == NULL) {
         kern_cross_entropy(m->k, rows, m->conf.vocab, m->vocab_padded, m->vocab_padded, m->grain, target + first,
@@ -79,7 +79,6 @@ static enum err head_chunk(struct model *m, const struct act_set *s, const struc
     TRY(input_grad(m, r, first, rows));
     struct linear head = model_head(m);
     const struct rows here = { .count = rows, .length = rows, .sequences = 1 };
-    unit = unit < ORDER_HEAD_UNIT ? unit : ORDER_HEAD_UNIT;
     linear_backward_weight(m, &head, &here, unit < rows ? unit : rows, s->final_norm + first * m->conf.hidden,
                            m->logits, m->vocab_padded);
     return OK;
@@ -88,7 +87,7 @@ static enum err head_chunk(struct model *m, const struct act_set *s, const struc
 static enum err head_chunks(struct model *m, const struct act_set *s, const struct rows *r, const int32_t *target,
                             bool backward)
 {
-    uint64_t unit = m->shape.grad_unit < ORDER_HEAD_UNIT ? m->shape.grad_unit : ORDER_HEAD_UNIT;
+    uint64_t unit = head_unit(m);
     struct stretches parts = unit_stretches(r, unit);
     uint64_t step = m->head_rows / unit * unit; /* a unit fits: grad_unit is at most the local length */
     for (uint64_t i = 0; i < parts.count && r->count > 0; i++) {

@@ -45,7 +45,7 @@ struct linear model_linear(const struct model *m, uint64_t layer, enum slot slot
     bool in_out = m->desc->in_out;
     struct linear l = {
         .w = model_weight(m, layer, slot), .g = model_grad(m, layer, slot), .ld = s->cols,
-        .in = in_out ? s->rows : s->cols, .out = in_out ? s->cols : s->rows, .in_out = in_out,
+        .in = in_out ? s->rows : s->cols, .out = in_out ? s->cols : s->rows, .in_out = in_out, .limit = m->unit_limit,
     };
     enum slot bias = bias_slot(slot);
     const struct shard *b = bias != SLOT_COUNT ? registry_find(&m->reg, layer, bias) : NULL;
@@ -65,7 +65,8 @@ static enum slot head_slot(const struct model *m)
 struct linear model_head(const struct model *m)
 {
     return (struct linear){ .w = model_weight(m, 0, head_slot(m)), .g = model_grad(m, 0, head_slot(m)),
-                            .ld = m->conf.hidden, .in = m->conf.hidden, .out = m->vocab_padded };
+                            .ld = m->conf.hidden, .in = m->conf.hidden, .out = m->vocab_padded,
+                            .limit = m->head_limit };
 }
 
 uint32_t model_head_bucket(const struct model *m)
@@ -164,7 +165,7 @@ static void bias_grad(struct model *m, const struct linear *l, uint64_t rows, ui
                       uint64_t ldy)
 {
     struct order_range cols = l->bias_replicated ? own_columns(m) : (struct order_range){ 0, l->out };
-    struct grad_sink sink = { l->bias_grad + cols.lo, unit, grad_scale(m), &m->bad };
+    struct grad_sink sink = { l->bias_grad + cols.lo, unit, grad_scale(m), l->limit, &m->bad };
     kern_bias_grad(m->k, rows, cols.hi - cols.lo, dy + cols.lo, ldy, &sink);
 }
 
@@ -188,6 +189,7 @@ static void weight_grad(struct model *m, const struct linear *l, uint64_t rows, 
         .ldg = l->ld,
         .unit = unit,
         .grad_scale = grad_scale(m),
+        .grad_limit = l->limit,
         .overflow = &m->bad,
     };
     kern_gemm(m->k, &job);

@@ -15,6 +15,31 @@ struct model_place model_place_single(const struct model_conf *c)
     return p;
 }
 
+/* Every element of a gradient is a sum of at most batch x `units` integers. Units below this keep it at or below
+ * sum_limit, so that no order of additions, on any layout, wraps unseen. */
+static float unit_limit_of(const struct model_shape *s, uint64_t units, double sum_limit)
+{
+    double limit = (double)FIXED_UNIT_LIMIT;
+    while (limit * (double)s->batch * (double)units > sum_limit) {
+        limit *= 0.5;
+    }
+    return (float)limit;
+}
+
+static uint64_t units_of(const struct model_shape *s, uint64_t unit)
+{
+    return (s->seq_length + unit - 1) / unit;
+}
+
+static void set_limits(struct model *m)
+{
+    const struct model_shape *s = &m->shape;
+    double all = (double)FIXED_SUM_LIMIT, vocabulary = m->conf.tied ? all / 2 : all; /* two sums in one */
+    m->unit_limit = unit_limit_of(s, units_of(s, s->grad_unit), all);
+    m->head_limit = unit_limit_of(s, units_of(s, head_unit(m)), vocabulary);
+    m->token_limit = unit_limit_of(s, s->seq_length, vocabulary);
+}
+
 /* This rank's shares of everything that is divided. */
 static void set_sizes(struct model *m)
 {
@@ -64,6 +89,7 @@ enum err model_new(struct model **out, const struct model_conf *c, const struct 
     void *mem;
     *out = NULL;
     BUG_IF(shape->sequences == 0 || shape->grad_unit == 0 || shape->grad_unit > shape->seq_length);
+    BUG_IF(shape->mode == MODEL_TRAIN && shape->batch == 0);
     TRY(mem_alloc(&mem, 1, sizeof(struct model)));
     struct model *m = mem;
     m->conf = *c;
@@ -73,6 +99,7 @@ enum err model_new(struct model **out, const struct model_conf *c, const struct 
     m->k = k;
     m->dropping = shape->mode == MODEL_TRAIN;
     set_sizes(m);
+    set_limits(m);
     enum err err;
     TRY_OUT(registry_init(&m->reg, c, &place->share));
     TRY_OUT(new_chunks(m));
@@ -350,7 +377,8 @@ static void add_losses(struct model *m, uint64_t rows, const int32_t *target, st
 {
     for (uint64_t r = 0; r < rows; r++) {
         if (target[r] >= 0) {
-            loss->sum += fixed_from_loss(m->row_loss[r], &loss->undefined);
+            int64_t nats = fixed_from_loss(m->row_loss[r], &loss->undefined);
+            loss->undefined = __builtin_add_overflow(loss->sum, nats, &loss->sum) || loss->undefined;
             loss->tokens++;
         }
     }

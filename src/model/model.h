@@ -27,15 +27,16 @@ struct model_place {
     bool sequence_parallel; /* rows between the products are divided over the tensor-parallel ranks, too */
     struct comm_world *world;  /* for the record of phases; NULL: none */
     struct comm *tp, *cp_group; /* NULL when the group has one rank */
-    uint64_t *trace; /* [layers + 1], or NULL: sums of hash_element of the embedding's and of each layer's output, of every
-                      * row that this rank counts for, by (sample, position, column): added over all ranks they are the
-                      * same for every layout */
+    uint64_t *trace; /* [layers + 1], or NULL: sums of hash_element of the embedding's and of each layer's output, of
+                      * every row that this rank counts for, by (sample, position, column): added over all ranks they
+                      * are the same for every layout */
     uint32_t sets[REGISTRY_CHUNKS_MAX]; /* activation sets of each model chunk (pipe_sets); MODEL_TRAIN */
 };
 
 struct model_shape {
     enum model_mode mode;
     uint64_t sequences;  /* most sequences of one call: the micro-batch */
+    uint64_t batch;      /* most sequences whose gradients are added up, on all ranks: the global batch; MODEL_TRAIN */
     uint64_t seq_length; /* tokens of a sequence; MODEL_INFER: cache positions */
     uint32_t grain;      /* tp_grain */
     uint64_t grad_unit;  /* tokens of a gradient unit, 1 to seq_length */
@@ -49,8 +50,8 @@ struct model;
 struct model_loss {
     int64_t sum;      /* units of 2^-28 nat */
     uint64_t tokens;  /* counted tokens */
-    bool bad;         /* a loss was not finite, or a gradient left the integers' range */
-    bool undefined;   /* a loss was not finite (or above 2^20 nats): the sum is without it */
+    bool bad;         /* undefined, or a gradient left the integers' range */
+    bool undefined;   /* a loss was not finite (or above 2^20 nats), or the sum left its range: it means nothing */
 };
 
 /* A micro-batch as this rank sees it: `sequences` x (seq_length / cp) tokens, those of its chunks in ascending

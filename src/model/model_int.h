@@ -1,8 +1,8 @@
 /* Private to model/: the instance, its activations and the view of a weight as a linear map.
  *
- * Sizes. R: rows of a call (sequences x local length). "Own" rows are those between the products that this rank keeps: all
- * of them, or with sequence parallelism its part [own.lo, own.hi) of them. C hidden size; Q, K, F, V: this rank's share of
- * query columns, key columns, feed-forward width and padded vocabulary. */
+ * Sizes. R: rows of a call (sequences x local length). "Own" rows are those between the products that this rank keeps:
+ * all of them, or with sequence parallelism its part [own.lo, own.hi) of them. C hidden size; Q, K, F, V: this rank's
+ * share of query columns, key columns, feed-forward width and padded vocabulary. */
 #ifndef MODEL_MODEL_INT_H
 #define MODEL_MODEL_INT_H
 
@@ -68,6 +68,7 @@ struct model {
     uint32_t grain;      /* segments of a sum here: tp_grain / tp */
     uint64_t length;     /* tokens of a sequence here */
     uint32_t chunks_of_sequence;
+    float unit_limit, head_limit, token_limit; /* what scaled units must be below: see unit_limit_of in model.c */
     uint64_t rows, head_rows; /* most rows of one call */
     struct chunk *chunk; /* heap, [pipe.chunks] */
     int32_t *position;   /* [R]; heap */
@@ -111,6 +112,12 @@ static inline float grad_scale(const struct model *m)
     return (float)((int64_t)1 << m->shape.grad_scale_log2);
 }
 
+/* Tokens of a unit of the head's weight gradient. */
+static inline uint64_t head_unit(const struct model *m)
+{
+    return m->shape.grad_unit < ORDER_HEAD_UNIT ? m->shape.grad_unit : ORDER_HEAD_UNIT;
+}
+
 static inline uint64_t own_count(const struct rows *r)
 {
     return r->own.hi - r->own.lo;
@@ -120,8 +127,8 @@ struct rows model_rows(const struct model *m, uint64_t sequences);
 
 /* ---- weights as linear maps (linear.c) ---- */
 
-/* y = x W^T + bias, from `in` to `out` numbers, both as held here. in_out: element (o, i) lies at w[i * ld + o], else at
- * w[o * ld + i]. */
+/* y = x W^T + bias, from `in` to `out` numbers, both as held here. in_out: element (o, i) lies at w[i * ld + o], else
+ * at w[o * ld + i]. */
 struct linear {
     const float *w;
     int64_t *g;
@@ -129,6 +136,7 @@ struct linear {
     bool in_out;
     const float *bias; /* NULL: none */
     int64_t *bias_grad;
+    float limit;   /* of the units of its gradients */
     bool bias_replicated; /* the bias belongs to all tensor-parallel ranks: each sums its columns of the gradient */
 };
 

@@ -53,9 +53,11 @@ static enum err add_windows(struct model *m, const struct evaluate_options *o, u
 static enum err sum_losses(const struct ranks *r, struct model_loss *loss)
 {
     int64_t count = r->at.tp == 0 ? 1 : 0;
-    int64_t all[] = { count * loss->sum, count * (int64_t)loss->tokens, loss->bad ? 1 : 0 };
-    TRY(comm_sum_i64(r->all, all, 3));
-    *loss = (struct model_loss){ .sum = all[0], .tokens = (uint64_t)all[1], .bad = all[2] != 0 };
+    int64_t all[4] = { count * (int64_t)loss->tokens, loss->bad };
+    fixed_split(count * loss->sum, all + 2);
+    TRY(comm_sum_i64(r->all, all, 4));
+    *loss = (struct model_loss){ .tokens = (uint64_t)all[0], .bad = all[1] != 0 };
+    loss->sum = fixed_join(all + 2, &loss->bad);
     return OK;
 }
 

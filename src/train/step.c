@@ -29,18 +29,22 @@ static enum err load(void *arg, uint32_t k, struct micro *b)
     return OK;
 }
 
-/* What all ranks need to know of each other before the update: losses and counted tokens (of one tensor-parallel rank, as
- * all of a group compute them), the parts of the squared gradient norm, whether anybody left a range or is asked to stop. */
+/* What all ranks need to know of each other before the update: losses and counted tokens (of one tensor-parallel rank,
+ * as all of a group compute them), the parts of the squared gradient norm, whether anybody left a range or is asked to
+ * stop. Collective over all ranks. */
 static enum err sum_over_ranks(struct trainer *t, struct model_loss *loss, struct fixed_wide *squares)
 {
     int64_t count = t->ranks.at.tp == 0 ? 1 : 0;
-    int64_t all[5 + FIXED_WIDE_LIMBS] = { count * loss->sum, count * (int64_t)loss->tokens, loss->bad, loss->undefined,
+    int64_t all[6 + FIXED_WIDE_LIMBS] = { count * (int64_t)loss->tokens, loss->bad, loss->undefined,
                                           t->stop != NULL && *t->stop != 0 };
-    memcpy(all + 5, squares->limb, sizeof(squares->limb));
-    TRY(comm_sum_i64(t->ranks.all, all, 5 + FIXED_WIDE_LIMBS));
-    *loss = (struct model_loss){ all[0], (uint64_t)all[1], all[2] != 0, all[3] != 0 };
-    t->stopping = all[4] != 0;
-    memcpy(squares->limb, all + 5, sizeof(squares->limb));
+    fixed_split(count * loss->sum, all + 4);
+    memcpy(all + 6, squares->limb, sizeof(squares->limb));
+    TRY(comm_sum_i64(t->ranks.all, all, 6 + FIXED_WIDE_LIMBS));
+    *loss = (struct model_loss){ .tokens = (uint64_t)all[0], .bad = all[1] != 0, .undefined = all[2] != 0 };
+    t->stopping = all[3] != 0;
+    loss->sum = fixed_join(all + 4, &loss->undefined);
+    loss->bad = loss->bad || loss->undefined;
+    memcpy(squares->limb, all + 6, sizeof(squares->limb));
     fixed_wide_carry(squares);
     return OK;
 }
@@ -68,9 +72,6 @@ static enum err update(struct trainer *t, struct step_report *r)
     }
     TRY(holdings_spread_parameters(h));
     TRY(truth_state(&t->truth, h, r->step, &r->state_hash));
-    if (t->trace != NULL) {
-        TRY(trace_finish(t->trace, h, t->truth.sums));
-    }
     t->rejected_in_a_row = 0;
     return OK;
 }
@@ -125,6 +126,9 @@ enum err trainer_step(struct trainer *t, struct step_report *r)
         reject(t, r, &loss);
     } else {
         TRY(update(t, r));
+    }
+    if (t->trace != NULL) { /* also of a rejected step, whose weights are those of before */
+        TRY(trace_finish(t->trace, &t->holdings, t->truth.sums));
     }
     t->state_hash = r->state_hash;
     t->step = r->step;

@@ -196,7 +196,8 @@ static enum err open_model(struct trainer *t)
 {
     const struct conf *c = t->conf;
     const struct model_shape shape = {
-        .mode = MODEL_TRAIN, .sequences = c->micro_batch_size, .seq_length = c->seq_length,
+        .mode = MODEL_TRAIN, .sequences = c->micro_batch_size, .batch = c->global_batch_size,
+        .seq_length = c->seq_length,
         .grain = (uint32_t)c->tp_grain, .grad_unit = c->grad_unit, .grad_scale_log2 = (int32_t)c->grad_scale_log2,
         .seed = c->seed,
     };

@@ -87,6 +87,29 @@ static void wide_sums_of_many_parts_do_not_overflow(void **state)
     }
 }
 
+/* As many ranks as wrap 64 bits around to a sum that looks harmless. */
+static void sums_over_ranks_cannot_wrap_unseen(void **state)
+{
+    (void)state;
+    const struct { int64_t each; int ranks; bool bad; } cases[] = {
+        { -12345678901, 1000, false }, { FIXED_SUM_LIMIT / 8 - 1, 8, false }, { FIXED_SUM_LIMIT / 8, 8, true },
+        { FIXED_SUM_LIMIT / 2, 8, true }, { INT64_MAX, 2, true }, { INT64_MIN, 2, true },
+        { -FIXED_SUM_LIMIT / 4, 4, false },
+    };
+    for (size_t t = 0; t < sizeof(cases) / sizeof(cases[0]); t++) {
+        int64_t part[2], sum[2] = { 0 };
+        bool bad = false;
+        fixed_split(cases[t].each, part);
+        for (int r = 0; r < cases[t].ranks; r++) {
+            sum[0] += part[0];
+            sum[1] += part[1];
+        }
+        int64_t whole = fixed_join(sum, &bad);
+        assert_int_equal(bad, cases[t].bad);
+        assert_true(bad || whole == cases[t].each * cases[t].ranks);
+    }
+}
+
 static void losses_are_fixed_point(void **state)
 {
     (void)state;
@@ -204,6 +227,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(wide_sums_round_once),
     cmocka_unit_test(wide_sums_of_many_parts_do_not_overflow),
     cmocka_unit_test(losses_are_fixed_point),
+    cmocka_unit_test(sums_over_ranks_cannot_wrap_unseen),
     cmocka_unit_test(pool_runs_every_task_once),
     cmocka_unit_test(cores_are_shared_fairly),
     cmocka_unit_test(cores_are_written_as_ranges),

@@ -183,6 +183,7 @@ static void subject_make(struct subject *s, const struct wish *w, uint64_t seed)
     }
     s->job.unit = w->unit;
     s->job.grad_scale = w->grad_scale;
+    s->job.grad_limit = FIXED_UNIT_LIMIT;
     s->job.overflow = &s->overflow;
 }
 
@@ -610,25 +611,28 @@ struct grad_case {
     float value, scale;
     int64_t sum; /* 100 + the rounded product */
     bool overflow;
+    float limit;
 };
 
 static void gradients_round_to_even_and_report_overflow(void **state)
 {
     (void)state;
     static const struct grad_case cases[] = {
-        { 2.5f, 1.0f, 102, false },
-        { 3.5f, 1.0f, 104, false },
-        { -2.5f, 1.0f, 98, false },
-        { 0.5f, 1.0f, 100, false },
-        { -0.75f, 2.0f, 98, false },
-        { 0x1.8p-127f, 0x1p127f, 100, false }, /* denormal operand */
-        { 0x1.fffffep15f, 0x1p34f, 100 + ((1ll << 50) - (1ll << 26)), false },
-        { 0x1p16f, 0x1p34f, 100, true },
-        { -0x1p16f, 0x1p34f, 100, true },
-        { -0x1.fffffep15f, 0x1p34f, 100 - ((1ll << 50) - (1ll << 26)), false },
-        { 0x1p127f, 0x1p34f, 100, true },
-        { INFINITY, 1.0f, 100, true },
-        { NAN, 1.0f, 100, true },
+        { 2.5f, 1.0f, 102, false, FIXED_UNIT_LIMIT },
+        { 3.5f, 1.0f, 104, false, FIXED_UNIT_LIMIT },
+        { -2.5f, 1.0f, 98, false, FIXED_UNIT_LIMIT },
+        { 0.5f, 1.0f, 100, false, FIXED_UNIT_LIMIT },
+        { -0.75f, 2.0f, 98, false, FIXED_UNIT_LIMIT },
+        { 0x1.8p-127f, 0x1p127f, 100, false, FIXED_UNIT_LIMIT }, /* denormal operand */
+        { 0x1.fffffep15f, 0x1p34f, 100 + ((1ll << 50) - (1ll << 26)), false, FIXED_UNIT_LIMIT },
+        { 0x1p16f, 0x1p34f, 100, true, FIXED_UNIT_LIMIT },
+        { -0x1p16f, 0x1p34f, 100, true, FIXED_UNIT_LIMIT },
+        { -0x1.fffffep15f, 0x1p34f, 100 - ((1ll << 50) - (1ll << 26)), false, FIXED_UNIT_LIMIT },
+        { 0x1p127f, 0x1p34f, 100, true, FIXED_UNIT_LIMIT },
+        { INFINITY, 1.0f, 100, true, FIXED_UNIT_LIMIT },
+        { NAN, 1.0f, 100, true, FIXED_UNIT_LIMIT },
+        { 0x1.fffffep15f, 0x1p4f, 100 + (1ll << 20), false, 0x1p20f }, /* below, before it is rounded */
+        { -0x1p16f, 0x1p4f, 100, true, 0x1p20f },
     };
     uint32_t count;
     struct variant *v = variants_open(&count);
@@ -645,7 +649,8 @@ static void gradients_round_to_even_and_report_overflow(void **state)
                 struct gemm_piece piece = { .a = { &one, 1, false }, .b = { row, 1, false }, .k = 1,
                                             .ends_segment = true };
                 struct gemm_job job = { .m = 1, .n = 20, .pieces = &piece, .pieces_count = 1, .grad = grad, .ldg = 20,
-                                        .unit = 4, .grad_scale = cases[t].scale, .overflow = &overflow };
+                                        .unit = 4, .grad_scale = cases[t].scale, .overflow = &overflow,
+                                        .grad_limit = cases[t].limit };
                 kern_gemm(v[i].kern, &job);
                 assert_int_equal(grad[j], cases[t].sum);
                 assert_int_equal(overflow, cases[t].overflow);
@@ -670,7 +675,7 @@ static void two_overflows_do_not_cancel(void **state)
     struct variant *v = variants_open(&count);
     struct gemm_piece piece = { .a = { ones, 2, false }, .b = { huge, 2, false }, .k = 2, .ends_segment = true };
     struct gemm_job job = { .m = 1, .n = 1, .pieces = &piece, .pieces_count = 1, .grad = &grad, .ldg = 1, .unit = 1,
-                            .grad_scale = 1.0f, .overflow = &overflow };
+                            .grad_scale = 1.0f, .grad_limit = FIXED_UNIT_LIMIT, .overflow = &overflow };
     for (uint32_t i = 0; i < count; i++) {
         overflow = false;
         kern_gemm(v[i].kern, &job);

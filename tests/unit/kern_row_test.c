@@ -202,7 +202,8 @@ static void column_sums(struct kern *k, struct outs *o, const struct shape *s)
         gain[c] = start_value(c);
         bias[c] = -start_value(c);
     }
-    struct grad_sink gain_sink = { gain, UNIT, SCALE, &overflow[0] }, bias_sink = { bias, UNIT, SCALE, &overflow[1] };
+    struct grad_sink gain_sink = { gain, UNIT, SCALE, FIXED_UNIT_LIMIT, &overflow[0] };
+    struct grad_sink bias_sink = { bias, UNIT, SCALE, FIXED_UNIT_LIMIT, &overflow[1] };
     uint64_t ld = column_ld(s);
     for (uint64_t t = 0; t < s->rows; t += s->step) {
         uint64_t n = rows_of_step(s, t);
@@ -540,10 +541,11 @@ static void embed_grad_run(struct kern *k, struct outs *o, const struct shape *s
         grad[i] = start_value(i);
     }
     memset(position_grad, 0, SPAN * ld * 8);
-    struct embed_grad g = { s->rows, s->cols, ld, tokens, c->first, c->count, in_dy, grad, SCALE, overflow };
+    struct embed_grad g = { s->rows, s->cols, ld, tokens, c->first, c->count, in_dy, grad, SCALE,
+                            FIXED_UNIT_LIMIT, overflow };
     kern_embed_grad(k, &g);
     struct embed_grad of_positions = { s->rows, s->cols, ld, positions, FIRST_POSITION, SPAN, in_dy,
-                                       position_grad, SCALE, overflow };
+                                       position_grad, SCALE, FIXED_UNIT_LIMIT, overflow };
     kern_embed_grad(k, &of_positions);
 }
 

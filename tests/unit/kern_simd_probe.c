@@ -59,9 +59,9 @@ static void probe_copy_n(const float *a, float *out, uint32_t n)
     v16_store_n(out, v16_load_n(a, n), n);
 }
 
-static uint32_t probe_add_fixed(int64_t *acc, const float *a)
+static uint32_t probe_add_fixed(int64_t *acc, const float *a, float limit)
 {
-    return v16_add_fixed(acc, v16_load(a));
+    return v16_add_fixed(acc, v16_load(a), limit);
 }
 
 static void probe_from_fixed(const int64_t *p, float *out)

@@ -36,7 +36,7 @@ struct probe {
     void (*apply)(enum probe_op op, const float *a, const float *b, const float *c, float *out);
     /* out[0, n) = a[0, n) through v16_load_n and v16_store_n. */
     void (*copy_n)(const float *a, float *out, uint32_t n);
-    uint32_t (*add_fixed)(int64_t *acc, const float *a);
+    uint32_t (*add_fixed)(int64_t *acc, const float *a, float limit);
     void (*from_fixed)(const int64_t *p, float *out);
 };
 

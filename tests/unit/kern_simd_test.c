@@ -146,7 +146,12 @@ static void fixed_point_rounds_to_even_and_reports_overflow(void **state)
         for (int l = 0; l < 16; l++) {
             acc[l] = 1000 - l;
         }
-        assert_int_equal(set[o]->add_fixed(acc, a), 0x0f80);
+        assert_int_equal(set[o]->add_fixed(acc, a, 0x1p40f), 0x0fe0); /* also those of 2^49 */
+        for (int l = 0; l < 16; l++) {
+            assert_int_equal(acc[l] - (1000 - l), l == 5 || l == 6 ? 0 : want[l]);
+            acc[l] = 1000 - l;
+        }
+        assert_int_equal(set[o]->add_fixed(acc, a, 0x1p50f), 0x0f80);
         for (int l = 0; l < 16; l++) {
             assert_int_equal(acc[l] - (1000 - l), want[l]);
         }

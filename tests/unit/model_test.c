@@ -395,6 +395,28 @@ static void untrained_loss_is_the_logarithm_of_the_vocabulary(void **state)
     }
 }
 
+/* The larger the batch, the smaller a unit may be: all units of a step fit into their integers. */
+static void units_leave_room_for_the_whole_batch(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < FAMILIES; f++) {
+        for (int large = 0; large < 2; large++) {
+            struct rig r;
+            struct batch b = make_batch(2);
+            struct micro micro = micro_of(&b, 0, SEQUENCES);
+            struct model_loss loss = { 0 };
+            struct model_shape shape = rig_shape(families[f], MODEL_TRAIN, SEQUENCES, LENGTH);
+            shape.batch = large ? (uint64_t)1 << 40 : (uint64_t)1 << 10;
+            rig_open(&r, families[f], &shape, rig_best_isa(), 1);
+            rig_init_weights(&r, 1);
+            assert_ok(model_micro_step(r.model, &micro, &loss));
+            assert_int_equal(loss.bad, large);
+            assert_false(loss.undefined);
+            rig_close(&r);
+        }
+    }
+}
+
 static void masked_tokens_have_no_gradient(void **state)
 {
     (void)state;
@@ -431,5 +453,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(cache_gives_the_logits_of_a_full_forward),
     cmocka_unit_test(untrained_loss_is_the_logarithm_of_the_vocabulary),
     cmocka_unit_test(masked_tokens_have_no_gradient),
+    cmocka_unit_test(units_leave_room_for_the_whole_batch),
 };
 TEST_MAIN(tests)

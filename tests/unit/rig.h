@@ -30,7 +30,7 @@ static inline struct model_shape rig_shape(const struct model_conf *c, enum mode
                                            uint64_t length)
 {
     return (struct model_shape){
-        .mode = mode, .sequences = sequences, .seq_length = length,
+        .mode = mode, .sequences = sequences, .batch = 64, .seq_length = length, /* more than any test adds up */
         .grain = order_default_grain(c->kv_heads, c->ffn, order_pad_vocab(c->vocab)),
         .grad_unit = length, .grad_scale_log2 = order_default_grad_scale_log2(length),
     };
