@@ -103,8 +103,9 @@ static enum err fail_left(struct comm *c, uint32_t whom)
 {
     char call[COMM_SIG_TEXT], text[COMM_SIG_TEXT + 128];
     sig_text(&c->sig, call);
+    uint64_t calls = atomic_load(&c->peer[whom]->calls) + atomic_load(&c->peer[whom]->messages);
     snprintf(text, sizeof(text), "waits at %s for rank %u, which has made %llu calls in this group and ended", call,
-             c->member[whom], (unsigned long long)atomic_load(&c->peer[whom]->calls));
+             c->member[whom], (unsigned long long)calls);
     return node_fail_too(c->world, c->world->rank, ERR_PEER, text);
 }
 

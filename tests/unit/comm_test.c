@@ -166,24 +166,26 @@ static void random_programs_on_three_threads(void **state)
 
 /* ---- messages ---- */
 
-/* As many messages both ways as may wait, of one tag, then of many tags in reverse. */
+/* As many messages both ways as may wait, of one tag, then of many tags in reverse; larger in each round, so that the
+ * blocks of the round before do not fit. */
 static enum err message_storm(struct comm_world *w, void *arg)
 {
     (void)arg;
     struct comm *c = comm_all(w);
-    uint32_t other = 1 - comm_rank(c), many = COMM_MESSAGES_MAX;
+    uint32_t other = 1 - comm_rank(c), many = COMM_MESSAGES_MAX, data[3 * 2000 + 1];
     struct comm_ticket ticket;
     for (uint32_t round = 0; round < 3; round++) {
+        uint32_t last = round * 2000;
         TRY(comm_barrier(c));
         for (uint32_t i = 0; i < many; i++) {
-            uint32_t value = round * 1000 + i;
-            TRY(comm_send(c, other, round == 0 ? 5 : i, &value, sizeof(value), &ticket));
+            data[0] = data[last] = round * 1000 + i;
+            TRY(comm_send(c, other, round == 0 ? 5 : i, data, (last + 1) * sizeof(*data), &ticket));
         }
         for (uint32_t i = 0; i < many; i++) {
-            uint32_t value = 0, want = round == 0 ? i : many - 1 - i;
-            TRY(comm_recv(c, other, round == 0 ? 5 : want, &value, sizeof(value)));
-            if (value != round * 1000 + want) {
-                return FAIL(ERR_RUN, "message %u of round %u: got %u", i, round, value);
+            uint32_t want = round == 0 ? i : many - 1 - i;
+            TRY(comm_recv(c, other, round == 0 ? 5 : want, data, (last + 1) * sizeof(*data)));
+            if (data[0] != round * 1000 + want || data[last] != data[0]) {
+                return FAIL(ERR_RUN, "message %u of round %u: got %u .. %u", i, round, data[0], data[last]);
             }
         }
     }
