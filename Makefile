@@ -4,9 +4,10 @@ BUILD ?= build
 PREFIX ?= /usr/local
 ASAN_FLAGS = -Db_sanitize=address,undefined -Dbuildtype=debugoptimized -Dc_args=-fno-sanitize-recover=all \
 	-Dwerror=false # gcc's flow warnings are not reliable under sanitizers; the plain build has them as errors
+TSAN_FLAGS = -Db_sanitize=thread -Dbuildtype=debugoptimized -Dwerror=false
 
 .DEFAULT_GOAL := all
-.PHONY: all demo test quick asan tidy install interop fault bench valgrind clang clean help deps
+.PHONY: all demo test quick asan tsan tidy install interop fault bench valgrind clang clean help deps
 
 all: deps ## build (the default): build/invar
 	@test -f $(BUILD)/build.ninja || meson setup --prefix $(PREFIX) $(BUILD) >/dev/null
@@ -28,6 +29,12 @@ asan: deps ## the whole suite again under the address and undefined-behaviour sa
 	@ninja -C $(BUILD)-asan
 	@ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
 		tools/run-tests $(BUILD)-asan --timeout-multiplier 8
+
+tsan: deps ## ranks as threads under the thread sanitizer: the collectives, and layouts with ranks that are late on purpose
+	@tools/deps test
+	@test -f $(BUILD)-tsan/build.ninja || meson setup $(TSAN_FLAGS) $(BUILD)-tsan >/dev/null
+	@ninja -C $(BUILD)-tsan invar unit_comm
+	@TSAN_OPTIONS=history_size=4 tools/run-tests $(BUILD)-tsan --no-rebuild --timeout-multiplier 4 comm layouts
 
 tidy: all ## the style rules: layers, lengths, banned calls, flags
 	@python3 tools/tidy.py --build $(BUILD)
@@ -60,7 +67,7 @@ clang: all ## build with clang too, train with both builds, compare the bits
 	@tools/compare-compilers $(BUILD)/invar
 
 clean: ## remove what was built
-	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-clang $(BUILD)-mpich
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-clang $(BUILD)-mpich
 
 deps:
 	@tools/deps

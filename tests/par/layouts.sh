@@ -96,10 +96,14 @@ for family in gpt2 llama; do
     [ -n "$names" ] || continue
     "$invar" verify "$here/matrix_$family.yaml" --data_path "$work/data" --steps "$steps" --layouts "$names" \
         >"$work/$family.log" 2>&1
+    status=$? # not 0 also when a sanitizer has something to say
     to_tap "$family" "$want" "$number" $names <"$work/$family.log" || failed=1
     for name in $names; do
         number=$((number + 1))
     done
+    number=$((number + 1))
+    [ $status = 0 ] || failed=1
+    [ $status = 0 ] && echo "ok $number - $family: exit code 0" || echo "not ok $number - $family: exit code $status"
 done
 echo "1..$number"
 exit $failed
