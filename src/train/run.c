@@ -221,7 +221,7 @@ static enum err loop(struct trainer *t, struct log_progress *p)
         if (t->step == c->max_steps || due(t->step, c->save_steps, c->max_steps)) {
             TRY(save(t, p));
         }
-        if (t->stopping) {
+        if (t->stopping && t->step < c->max_steps) { /* else it is done, and saved */
             TRY(save(t, p));
             return FAIL(ERR_INTERRUPT, "interrupted after step %llu; the state is saved | continue with "
                                        "--resume_from_checkpoint latest",
