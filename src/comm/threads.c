@@ -38,6 +38,11 @@ static enum err thread_region_new(struct comm_world *w, uint64_t bytes, struct c
 {
     (void)w;
     void *heap;
+    uint64_t available = mem_available_bytes();
+    if (bytes > available) { /* the heap would promise it */
+        return FAIL(ERR_RESOURCE, "out of memory: %.2f GB are to be shared between ranks, %.2f GB are available",
+                    (double)bytes * 1e-9, (double)available * 1e-9);
+    }
     TRY(mem_alloc(&heap, bytes + sizeof(struct shared_block) + MEM_ALIGN, 1));
     struct shared_block *b = (struct shared_block *)(((uintptr_t)heap + MEM_ALIGN) / MEM_ALIGN * MEM_ALIGN);
     atomic_store(&b->users, 1);
