@@ -3,7 +3,8 @@
  * and each computes the outputs, query gradients and key gradients of its own positions over all others, in the order
  * that one rank would use.
  *
- * Invariant: chunk j of a rank is rows [j n, (j + 1) n) of its part of a sequence and positions context_chunk(.., j). */
+ * Invariant: chunk j of a rank is rows [j n, (j + 1) n) of its part of a sequence; its positions are
+ * context_chunk(.., j). */
 #include "model/model_int.h"
 
 static uint64_t chunk_rows(const struct model *m)

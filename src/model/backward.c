@@ -9,13 +9,15 @@
 
 #include "part/order.h"
 
-/* Rows of x, mean and rstd that all ranks of a sequence-parallel group hold together. */
+/* A norm's input and what its forward pass kept, all rows. */
 struct norm_input {
-    const float *x, *mean, *rstd; /* all rows */
+    const float *x, *mean, *rstd;
 };
 
-static enum err norm_input_all(struct model *m, const struct rows *r, const float *x, const float *mean,
-                               const float *rstd, struct norm_input *out)
+/* Make m->dn, and *out from this rank's rows, of all rows: with sequence parallelism they are gathered, else they are
+ * here. Collective. */
+static enum err gather_norm(struct model *m, const struct rows *r, const float *x, const float *mean,
+                            const float *rstd, struct norm_input *out)
 {
     uint64_t hidden = m->conf.hidden, lo = r->own.lo, own = own_count(r);
     *out = (struct norm_input){ x, mean, rstd };
@@ -63,7 +65,7 @@ static enum err norm_backward(struct model *m, const struct rows *r, uint64_t la
     uint64_t own = own_count(r), lo = r->own.lo, hidden = m->conf.hidden;
     const float *gains = model_weight(m, layer, gain);
     float *dx = model_gradient(m);
-    TRY(norm_input_all(m, r, x, mean, rstd, &in));
+    TRY(gather_norm(m, r, x, mean, rstd, &in));
     norm_grad(m, r, layer, gain, &in);
     if (m->desc->layer_norm) {
         kern_layernorm_backward(m->k, own, hidden, x, gains, mean + lo, rstd + lo, m->dn + lo * hidden, dx);

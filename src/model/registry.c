@@ -300,7 +300,8 @@ static void list_shards(const struct builder *b)
     }
 }
 
-/* Each array is reserved for the longest case: every tensor, three boxes of each, a bucket of each layer and four more. */
+/* Each array is reserved for the longest case: every tensor, three boxes of each, a bucket of each layer and four
+ * more. */
 static enum err reserve(struct registry *r, const struct model_conf *c, size_t rows)
 {
     void *mem;

@@ -57,7 +57,8 @@ enum slot {
     SLOT_COUNT,
 };
 
-/* A logical tensor. Every rank lists all of them, in the same order; the index is part of a fresh weight's coordinates. */
+/* A logical tensor. Every rank lists all of them, in the same order; the index is part of a fresh weight's
+ * coordinates. */
 struct param {
     char name[REGISTRY_NAME_BYTES];
     uint32_t rank;
@@ -106,7 +107,8 @@ struct registry {
     struct bucket *buckets;
     uint32_t bucket_count;
     uint64_t stored;   /* length of the rank's flat storage */
-    uint32_t *slot_of; /* [layers][SLOT_COUNT], index into shards or REGISTRY_NONE; layer 0 also holds the global slots */
+    uint32_t *slot_of; /* [layers][SLOT_COUNT], index into shards or REGISTRY_NONE; layer 0 also holds the global
+                        * slots */
     uint32_t embed_bucket; /* of the embedding or its copy, when it is tied and another stage has the other one; else
                             * REGISTRY_NONE */
 };

@@ -9,8 +9,8 @@ struct balance {
     double best_worst;    /* the same for `counts` */
     uint64_t counts[256]; /* layers of each stage that make the busiest one least busy; one chunk a stage only */
 };
-/* The work of a stage is that of its layers, and of the head on the last one. False: no better split is known (one stage,
- * several chunks, more stages than counts). */
+/* The work of a stage is that of its layers, and of the head on the last one. False: no better split is known (one
+ * stage, several chunks, more stages than counts). */
 bool balance_pipe(const struct pipe *p, const struct model_conf *c, uint64_t seq_length, struct balance *out);
 
 #endif

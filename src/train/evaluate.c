@@ -28,7 +28,8 @@ static enum err load_windows(struct model *m, const struct evaluate_options *o, 
     return OK;
 }
 
-/* Round after round, each data-parallel index takes its windows of the round; some may get none at the end. */
+/* Round after round, each data-parallel index takes its windows of the round; some may get none at the end. Collective
+ * with a pipeline. */
 static enum err add_windows(struct model *m, const struct evaluate_options *o, uint64_t windows,
                             struct model_loss *loss)
 {
@@ -49,7 +50,7 @@ static enum err add_windows(struct model *m, const struct evaluate_options *o, u
     return OK;
 }
 
-/* Over all ranks; those of a tensor-parallel group have the same losses, of which one counts. */
+/* Over all ranks; those of a tensor-parallel group have the same losses, of which one counts. Collective. */
 static enum err sum_losses(const struct ranks *r, struct model_loss *loss)
 {
     int64_t count = r->at.tp == 0 ? 1 : 0;

@@ -23,8 +23,8 @@ struct evaluate_options {
     struct log_progress *progress;  /* NULL: none */
 };
 
-/* Loss of evaluation windows, each token predicted once; an exact sum, divided once; with a pipeline over all ranks, and
- * collective. `m` is not MODEL_INFER. ERR_RUN when a loss is not finite. */
+/* Loss of evaluation windows, each token predicted once; an exact sum, divided once; with a pipeline over all ranks,
+ * and collective. `m` is not MODEL_INFER. ERR_RUN when a loss is not finite. */
 MUST_USE enum err evaluate(struct model *m, const struct evaluate_options *o, struct evaluation *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* Why this exists: checkpoints of every layout are the same files, so one rank writes logical tensors. They are gathered
- * one at a time: memory for one tensor, not for the model. */
+/* Why this exists: checkpoints of every layout are the same files, so one rank writes logical tensors. They are
+ * gathered one at a time: memory for one tensor, not for the model. */
 #include "train/gather.h"
 
 #define GATHER_TAG 7u

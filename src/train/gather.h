@@ -18,8 +18,8 @@ struct gather {
 
 /* Take the buffers from the arena (measure, then back); the big ones on the leading rank only. */
 void gather_layout(struct gather *g, const struct registry *r, const struct ranks *ranks, struct arena *a);
-/* Tensor t, of which `t->boxes` are this rank's part: *values is all of it on the leading rank, valid until the next call;
- * elsewhere NULL. Boxes of all ranks are disjoint and cover it. Collective over all ranks. */
+/* Tensor t, of which `t->boxes` are this rank's part: *values is all of it on the leading rank, valid until the next
+ * call; elsewhere NULL. Boxes of all ranks are disjoint and cover it. Collective over all ranks. */
 MUST_USE enum err gather_tensor(struct gather *g, const struct ckpt_tensor *t, const float **values);
 
 #endif

@@ -1,4 +1,5 @@
-/* A step's forward and backward passes as the timetable of part/layout.h orders them, with the messages between stages. */
+/* A step's forward and backward passes as the timetable of part/layout.h orders them, with the messages between
+ * stages. */
 #ifndef TRAIN_PIPELINE_H
 #define TRAIN_PIPELINE_H
 

@@ -1,6 +1,6 @@
-/* Why this exists: the sums over ranks are as large as the gradients; done at the end they would be added to every step.
- * Here they run beside the backward pass, bucket by bucket in the order in which it completes them - the same on every
- * rank, so the threads of all ranks meet. Integers are added, so when a bucket is reduced changes no bit.
+/* Why this exists: the sums over ranks are as large as the gradients; done at the end they would be added to every
+ * step. Here they run beside the backward pass, bucket by bucket in the order in which it completes them - the same on
+ * every rank, so the threads of all ranks meet. Integers are added, so when a bucket is reduced changes no bit.
  *
  * Invariants: jobs are done first in, first out; jobs [done, posted) are waiting or running; a failed job stops the
  * queue, and everybody who waits gets its error. */
@@ -88,6 +88,8 @@ enum err reducer_new(struct reducer **out, struct holdings *h)
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->changed, NULL);
     if (pthread_create(&q->thread, NULL, work, q) != 0) {
+        pthread_cond_destroy(&q->changed);
+        pthread_mutex_destroy(&q->lock);
         free(q->ring);
         free(q);
         return FAIL(ERR_RESOURCE, "the thread that reduces gradients cannot be started | check the limit on processes");

@@ -44,8 +44,9 @@ static enum err print_start(struct trainer *t)
     TRY_OUT(buf_printf(&text, "\nmodel: %llu parameters in %u tensors\n", (unsigned long long)r->elements, r->count));
     TRY_OUT(optimizer_describe(r, c, &text));
     uint64_t work, kept = holdings_bytes(&t->holdings, &work);
-    TRY_OUT(buf_printf(&text, "memory%s: %s planned (weights, moments and gradients %s%s%s)\n", ranks > 1 ? " of rank 0" : "",
-                       log_bytes(trainer_planned_bytes(t), memory), log_bytes(kept, model_bytes),
+    TRY_OUT(buf_printf(&text, "memory%s: %s planned (weights, moments and gradients %s%s%s)\n",
+                       ranks > 1 ? " of rank 0" : "", log_bytes(trainer_planned_bytes(t), memory),
+                       log_bytes(kept, model_bytes),
                        work > 0 ? ", work buffers of them " : "", work > 0 ? log_bytes(work, work_bytes) : ""));
     t->peak_gflops = kern_peak_gflops(t->kern);
     TRY_OUT(buf_printf(&text, "machine: %s, %.0f GFLOP/s measured peak%s (fp32)\n", kern_isa_name(kern_isa(t->kern)),

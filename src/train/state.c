@@ -36,7 +36,8 @@ static void list_kept(struct tensor_files *f, const struct holdings *h)
     }
 }
 
-/* Of what is kept on several ranks, the one rank that gives it: with stage 0 the first data rank, else the slice of each. */
+/* Of what is kept on several ranks, the one rank that gives it: with stage 0 the first data rank, else the slice of
+ * each. */
 static void keep_own(struct tensor_files *f, const struct holdings *h)
 {
     bool first = comm_rank(h->ranks->data) == 0;

@@ -1,6 +1,6 @@
-/* Why this exists: "the weights differ after step 3" says nothing about the cause. The sums here are order-free and keyed
- * by logical coordinates, so two layouts can be compared entry by entry in the order in which a step computes them; the
- * first that differs is where the fault is. */
+/* Why this exists: "the weights differ after step 3" says nothing about the cause. The sums here are order-free and
+ * keyed by logical coordinates, so two layouts can be compared entry by entry in the order in which a step computes
+ * them; the first that differs is where the fault is. */
 #include "train/trace.h"
 
 #include "train/optimizer.h"

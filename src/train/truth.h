@@ -17,8 +17,8 @@ void truth_close(struct truth *t);
  * Collective. */
 MUST_USE enum err truth_start(const struct ranks *r, const struct registry *reg, uint64_t step);
 /* From box hashes (optimizer_step, optimizer_hash) and the parameters: the state hash of all ranks together. Replicas -
- * data ranks, tensor-parallel ranks of replicated tensors, both copies of a tied embedding - are compared first: ERR_RUN
- * names step, tensor and ranks. Collective. */
+ * data ranks, tensor-parallel ranks of replicated tensors, both copies of a tied embedding - are compared first:
+ * ERR_RUN names step, tensor and ranks. Collective. */
 MUST_USE enum err truth_state(struct truth *t, const struct holdings *h, uint64_t step, uint64_t *state_hash);
 
 #endif

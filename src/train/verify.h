@@ -45,8 +45,9 @@ struct verify_layout {
 };
 MUST_USE enum err verify_layout_parse(struct verify_layout *l, const char *text);
 
-/* Run the job's first steps under a layout. `reference` (NULL: this is the reference) pins the global batch. Errors are
- * those of the job; ERR_USAGE with an empty message: the configuration refuses the layout (findings are in `why`). */
+/* Run the job's first steps under a layout; global_batch (0: what the job says) keeps the batch from following the
+ * number of ranks. Errors are those of the job; ERR_USAGE with an empty message: the configuration refuses the layout
+ * (findings are in `why`). */
 MUST_USE enum err verify_run(const struct verify_job *job, const struct verify_layout *l, uint64_t global_batch,
                              struct verify_result *out, struct buf *why);
 /* The global batch of the job on one rank. */

@@ -21,8 +21,8 @@ struct views {
 /* Room for `prefixes` times all tensors of the registry. views_release frees it in any case. */
 MUST_USE enum err views_init(struct views *v, const struct registry *r, size_t prefixes);
 void views_release(struct views *v);
-/* Add all tensors, their names behind `prefix`, and the boxes that kept[bucket] holds. Of shards that `counts` (NULL: all)
- * refuses there is no box. */
+/* Add all tensors, their names behind `prefix`, and the boxes that kept[bucket] holds. Of shards that `counts` (NULL:
+ * all) refuses there is no box. */
 void views_add(struct views *v, const struct registry *r, const char *prefix, const struct kept *kept,
                bool (*counts)(const struct holdings *h, const struct shard *s), const struct holdings *h);
 
