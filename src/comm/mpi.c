@@ -50,6 +50,7 @@ static void mpi_end_job(struct comm_world *w, int code)
  * First others get the time to come out of their calls, print and write their records; rank 0's node decides when. */
 static _Noreturn void leave_failed(struct comm_world *w)
 {
+    fflush(NULL);
     bool decides = w->node_of[0] == w->node;
     double until = log_seconds() + (decides ? GRACE_S : 2 * GRACE_S);
     while (log_seconds() < until && !(decides && count_left(w) == w->node_size)) {
@@ -143,6 +144,7 @@ struct opening {
     struct link_job job;
     struct card mine, *cards; /* cards: of all ranks */
     struct mpi_world *m;
+    uint32_t neighbours; /* ranks that MPI says are on this node, this one too */
 };
 
 /* Does not return when MPI fails: the ranks could not agree on that. */
@@ -240,15 +242,15 @@ static void note_apart(const struct opening *o)
 }
 
 /* Open MPI binds each rank to one core when it starts one or two, and a rank has threads for the cores it may use. */
-static void warn_of_binding(const struct comm_world *w)
+static void warn_of_binding(const struct comm_world *w, uint32_t neighbours)
 {
     uint64_t cores = pool_cores();
     long online = sysconf(_SC_NPROCESSORS_ONLN);
-    if (w->rank == 0 && getenv("OMPI_MCA_orte_bound_at_launch") != NULL && w->node_size <= 2 && cores <= 2 &&
-        online > 0 && cores * w->node_size < (uint64_t)online) {
+    if (w->rank == 0 && getenv("OMPI_MCA_orte_bound_at_launch") != NULL && neighbours <= 2 && cores <= 2 &&
+        online > 0 && cores * neighbours < (uint64_t)online) {
         log_warning("mpirun bound each rank to %llu of %ld cores, with %u ranks on this machine | mpirun --bind-to "
                     "none, or --map-by slot:PE=%ld",
-                    (unsigned long long)cores, online, w->node_size, online / (long)w->node_size);
+                    (unsigned long long)cores, online, neighbours, online / (long)neighbours);
     }
 }
 
@@ -332,6 +334,9 @@ static enum err open_world(struct opening *o, struct comm_world **out)
     uint32_t node_ranks;
     TRY(agree(o, launch_node_ranks(&node_ranks)));
     TRY(check_versions(o));
+    for (uint32_t r = 0; r < o->job.size; r++) {
+        o->neighbours += o->cards[r].leader == o->job.leader;
+    }
     if (node_ranks > 0) {
         o->mine.leader = forced_leader(o, node_ranks);
     }
@@ -342,11 +347,12 @@ static enum err open_world(struct opening *o, struct comm_world **out)
     TRY(share_control(o, &def));
     TRY(agree(o, open_control(o)));
     enum err err = world_new(out, &def);
-    if (err == OK && def.nodes > 1) {
-        err = mpi_pump_start(*out);
+    if (err == OK) {
+        (*out)->spins = node_spins(o->neighbours); /* they share the cores, also as nodes of their own */
+        err = def.nodes > 1 ? mpi_pump_start(*out) : OK;
     }
     TRY(agree(o, err));
-    warn_of_binding(*out);
+    warn_of_binding(*out, o->neighbours);
     return OK;
 }
 

@@ -7,7 +7,8 @@
 #include "base/mem.h"
 #include "comm/mpi_far.h"
 
-#define STAGE_BYTES ((uint64_t)4 << 20) /* operands of all other ranks in one chunk, when rows are no larger */
+#define STAGE_BYTES ((uint64_t)4 << 20)  /* operands of all other ranks in one chunk .. */
+#define STAGE_LEAST ((uint64_t)64 << 10) /* .. and of one of them at least, or one row */
 #define GATHER_BYTES ((uint64_t)8 << 20)
 
 struct move {
@@ -111,7 +112,8 @@ static uint64_t room_for(uint64_t bytes, uint64_t size)
 static enum err reduce_scatter(struct move *m)
 {
     struct far *f = far_of(m->c);
-    m->room = room_for(STAGE_BYTES / (m->c->size - 1), m->size);
+    uint64_t each = STAGE_BYTES / (m->c->size - 1);
+    m->room = room_for(each > STAGE_LEAST ? each : STAGE_LEAST, m->size);
     uint64_t bytes = 2 * (m->c->size - 1) * m->room * m->size;
     if (bytes > f->staging_bytes) {
         void *staging;
