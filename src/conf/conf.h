@@ -98,6 +98,9 @@ MUST_USE enum err conf_print(const struct conf *c, struct buf *out);
 /* The resolved configuration as YAML that conf_load reads back to the same values, for any number of ranks: what
  * followed from that number stands there as a comment. */
 MUST_USE enum err conf_save(const struct conf *c, struct buf *out);
+/* Name of key i, in table order, that may change a bit of the result and has one value (all but the model); NULL: there
+ * are no more. */
+const char *conf_identity_key(size_t i);
 /* The value of one key of the table, as --key takes it: "null" when there is none. */
 MUST_USE enum err conf_write_key(const struct conf *c, const char *key, struct buf *out);
 /* The keys with type, range, default and help: `invar train --help` and docs/configuration.md (markdown). */

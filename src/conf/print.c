@@ -54,6 +54,17 @@ enum err conf_print(const struct conf *c, struct buf *out)
     return OK;
 }
 
+const char *conf_identity_key(size_t i)
+{
+    for (size_t k = 0; k < conf_key_count; k++) {
+        bool counts = conf_keys[k].identity && conf_keys[k].type != KEY_MODEL;
+        if (counts && i-- == 0) {
+            return conf_keys[k].name;
+        }
+    }
+    return NULL;
+}
+
 enum err conf_write_key(const struct conf *c, const char *key, struct buf *out)
 {
     return conf_write_value(c, &conf_keys[conf_index(key)], out);

@@ -12,10 +12,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-/* The keys that say how a job is split over ranks and micro-batches. */
+/* The keys that say how a job is split over ranks and micro-batches; written before those that decide results. */
 static const char *const layout_keys[] = {
     "tp", "pp", "cp", "dp", "sequence_parallel", "zero_optimization.stage", "pipeline_schedule",
-    "virtual_pipeline_size", "pipeline_layers", "micro_batch_size", "global_batch_size",
+    "virtual_pipeline_size", "pipeline_layers", "micro_batch_size",
 };
 #define LAYOUT_KEYS (sizeof(layout_keys) / sizeof(layout_keys[0]))
 
@@ -39,25 +39,31 @@ struct rank_record {
     struct buf line; /* kept between lines */
 };
 
+/* A key and its value, which is a number or a word, and a comma. */
+static enum err write_key(struct buf *line, const struct conf *c, const char *key)
+{
+    TRY(buf_printf(line, "\"%s\":\"", key));
+    TRY(conf_write_key(c, key, line));
+    return buf_add_string(line, "\",");
+}
+
 static enum err write_start(struct rank_record *r, const struct rank_start *s, const struct conf *c)
 {
-    struct buf *line = &r->line, value = { 0 };
+    struct buf *line = &r->line;
     char digest[33];
-    enum err err;
     conf_digest(c, digest);
-    TRY_OUT(buf_printf(line, "{\"start\":%" PRIu64 ",\"rank\":%u,\"world\":%u,\"from\":", s->step, s->rank, s->world));
-    TRY_OUT(s->from != NULL ? buf_add_json_string(line, s->from, strlen(s->from)) : buf_add_string(line, "null"));
-    TRY_OUT(buf_printf(line, ",\"config\":\"%s\",\"keys\":{", digest));
+    TRY(buf_printf(line, "{\"start\":%" PRIu64 ",\"rank\":%u,\"world\":%u,\"from\":", s->step, s->rank, s->world));
+    TRY(s->from != NULL ? buf_add_json_string(line, s->from, strlen(s->from)) : buf_add_string(line, "null"));
+    TRY(buf_printf(line, ",\"config\":\"%s\",\"keys\":{", digest));
     for (size_t i = 0; i < LAYOUT_KEYS; i++) {
-        buf_clear(&value);
-        TRY_OUT(conf_write_key(c, layout_keys[i], &value));
-        TRY_OUT(buf_printf(line, "%s\"%s\":\"%s\"", i > 0 ? "," : "", layout_keys[i], value.data));
+        TRY(write_key(line, c, layout_keys[i]));
     }
-    TRY_OUT(buf_add_string(line, "}}\n"));
-    err = file_write(r->fd, r->path, line->data, line->bytes);
-out:
-    buf_release(&value);
-    return err;
+    for (size_t i = 0; conf_identity_key(i) != NULL; i++) {
+        TRY(write_key(line, c, conf_identity_key(i)));
+    }
+    line->data[line->bytes - 1] = '}'; /* the last comma */
+    TRY(buf_add_string(line, "}\n"));
+    return file_write(r->fd, r->path, line->data, line->bytes);
 }
 
 /* Whether the file ends in the middle of a line, which must not go on with the next one. */

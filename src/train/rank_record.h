@@ -40,7 +40,8 @@ struct past_start {
     uint64_t step;
     char *from;      /* heap; NULL: none */
     char digest[33]; /* of the configuration */
-    json_t *keys;    /* how the job was split: { "tp": "2", .. }, values as --key takes them */
+    json_t *keys;    /* { "tp": "2", .. }: how the job was split, and all that decides results but for the model; values
+                      * as --key takes them */
 };
 struct rank_past {
     struct past_start *starts; /* heap, in the order in which they happened */

@@ -193,7 +193,7 @@ static enum err read_ranks(struct replay *r)
 
 /* ---- the computation ---- */
 
-/* What is not as it was: NULL stands for what was recorded. */
+/* What is not as it was recorded, so that nothing but the bits is the same: NULL stands for the record. */
 static const struct {
     const char *key, *serial, *rank;
 } split_keys[] = {
@@ -206,22 +206,45 @@ static const struct {
     { "pipeline_schedule", "null", NULL },
     { "virtual_pipeline_size", "1", NULL },
     { "pipeline_layers", "null", NULL },
-    { "micro_batch_size", NULL, NULL },
 };
+#define SPLIT_KEYS (sizeof(split_keys) / sizeof(split_keys[0]))
 
-static enum err split(const struct replay *r, struct arguments *a)
+/* What the configuration may say otherwise: the length is recorded in steps, no file is written, nothing evaluated. */
+static const char *const fixed_keys[][2] = {
+    { "num_train_epochs", "null" }, { "world_size", "null" }, { "gradient_accumulation_steps", "null" },
+    { "num_layers_per_virtual_pipeline_stage", "null" }, { "overwrite_output_dir", "false" },
+    { "eval_data_path", "null" }, { "eval_steps", "0" },
+};
+#define FIXED_KEYS (sizeof(fixed_keys) / sizeof(fixed_keys[0]))
+
+/* The user has no say in it. */
+static enum err take(struct arguments *a, const char *key, const char *value)
 {
-    const char *batch = json_string_value(json_object_get(r->start->keys, "global_batch_size"));
-    for (size_t i = 0; i < sizeof(split_keys) / sizeof(split_keys[0]); i++) {
-        const char *value = r->job->of_ranks ? split_keys[i].rank : split_keys[i].serial;
-        const char *then = json_string_value(json_object_get(r->start->keys, split_keys[i].key));
-        value = value != NULL ? value : then;
-        if (value != NULL && strcmp(value, "gpipe") == 0) {
+    if (arguments_have(a, key)) {
+        return FAIL(ERR_USAGE, "--%s: a replay takes it from the record of the run | leave it out", key);
+    }
+    return arguments_set(a, key, value);
+}
+
+static enum err take_keys(const struct replay *r, struct arguments *a)
+{
+    const char *key;
+    json_t *recorded;
+    json_object_foreach(r->start->keys, key, recorded) {
+        const char *value = json_string_value(recorded);
+        for (size_t i = 0; i < SPLIT_KEYS; i++) {
+            const char *other = r->job->of_ranks ? split_keys[i].rank : split_keys[i].serial;
+            value = strcmp(key, split_keys[i].key) == 0 && other != NULL ? other : value;
+        }
+        if (strcmp(value, "gpipe") == 0) {
             value = "1f1b"; /* the bits of gpipe, which would keep the micro-batches of all ranks of the job at once */
         }
-        TRY(value != NULL ? arguments_set(a, split_keys[i].key, value) : OK);
+        TRY(take(a, key, value));
     }
-    return arguments_free_ranks(a, batch != NULL ? strtoull(batch, NULL, 10) : 0);
+    for (size_t i = 0; i < FIXED_KEYS; i++) {
+        TRY(take(a, fixed_keys[i][0], fixed_keys[i][1]));
+    }
+    return OK;
 }
 
 static uint32_t thread_count(const struct replay *r)
@@ -240,13 +263,10 @@ static enum err make_arguments(const struct replay *r, struct arguments *a)
     snprintf(threads, sizeof(threads), "%llu",
              (unsigned long long)(r->job->threads > 0 ? r->job->threads : share > 0 ? share : 1));
     TRY(arguments_copy(a, r->job->argc, r->job->argv));
-    TRY(split(r, a));
-    TRY(arguments_set(a, "resume_from_checkpoint", r->from != NULL ? r->from : "null"));
-    TRY(arguments_set(a, "overwrite_output_dir", "false"));
-    TRY(arguments_set(a, "eval_data_path", "null"));
-    TRY(arguments_set(a, "eval_steps", "0"));
-    TRY(arguments_set(a, "gradient_hashes", hashed ? "true" : "false"));
-    return arguments_set(a, "threads", threads);
+    TRY(take_keys(r, a));
+    TRY(take(a, "resume_from_checkpoint", r->from != NULL ? r->from : "null"));
+    TRY(take(a, "gradient_hashes", hashed ? "true" : "false"));
+    return take(a, "threads", threads);
 }
 
 /* Every rank comes to the same answer. */
@@ -258,8 +278,8 @@ static enum err check_digest(const struct replay *r, const struct trainer *t)
         return OK;
     }
     return FAIL(ERR_USAGE,
-                "step %llu was computed with another configuration (%s) than this one (%s) | max_steps or another key that "
-                "changes results was changed later: give it as it was, --key value",
+                "step %llu was computed with another configuration (%s) than this one (%s) | the model was changed later: "
+                "give it as it was, --model PATH",
                 (unsigned long long)r->job->step, r->start->digest, digest);
 }
 
@@ -297,7 +317,7 @@ static enum err work(void *arg, struct trainer *t)
     const struct replay *r = arg;
     uint64_t last = r->job->of_ranks ? r->job->step - 1 : r->job->step;
     TRY(check_digest(r, t));
-    if (t->step > 0) {
+    if (r->past[0].found) { /* else it is the fresh start, or was no step of this run */
         TRY(check_state(r, t, NAN));
     }
     while (t->step < last) {

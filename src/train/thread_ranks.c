@@ -38,15 +38,29 @@ enum err arguments_copy(struct arguments *a, int argc, char *const *argv)
     return OK;
 }
 
-/* Drop --key VALUE and --key=VALUE. */
-static void drop(struct arguments *a, const char *key)
+/* Words of --key VALUE (2) or --key=VALUE (1); 0: it is another argument. */
+static int words_of(const char *argument, const char *key)
 {
     size_t bytes = strlen(key);
+    bool is_key = strncmp(argument, "--", 2) == 0 && strncmp(argument + 2, key, bytes) == 0;
+    return !is_key ? 0 : argument[2 + bytes] == '=' ? 1 : argument[2 + bytes] == '\0' ? 2 : 0;
+}
+
+bool arguments_have(const struct arguments *a, const char *key)
+{
+    for (int i = 0; i < a->count; i++) {
+        if (words_of(a->list[i], key) > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void drop(struct arguments *a, const char *key)
+{
     int kept = 0;
     for (int i = 0; i < a->count; i++) {
-        const char *word = a->list[i];
-        bool is_key = strncmp(word, "--", 2) == 0 && strncmp(word + 2, key, bytes) == 0;
-        int words = !is_key ? 0 : word[2 + bytes] == '=' ? 1 : word[2 + bytes] == '\0' ? 2 : 0;
+        int words = words_of(a->list[i], key);
         if (words == 0) {
             a->list[kept++] = a->list[i];
             continue;

@@ -15,6 +15,7 @@ void arguments_release(struct arguments *a);
 MUST_USE enum err arguments_copy(struct arguments *a, int argc, char *const *argv);
 /* --key value in the place of what was given for that key. */
 MUST_USE enum err arguments_set(struct arguments *a, const char *key, const char *value);
+bool arguments_have(const struct arguments *a, const char *key);
 /* Any number of ranks will do; the global batch is this one (0: as it was given). */
 MUST_USE enum err arguments_free_ranks(struct arguments *a, uint64_t global_batch);
 
