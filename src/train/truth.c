@@ -82,22 +82,12 @@ enum err truth_start(const struct ranks *r, const struct registry *reg, uint64_t
 
 /* ---- every step ---- */
 
-/* "0-2, 5": world ranks of the members of a group whose value of shard i equals (or not) that of the first. */
-static void list_members(const struct truth *t, const struct holdings *h, uint32_t size, uint32_t i, bool equal,
-                         char out[96])
-{
-    size_t used = 0;
-    out[0] = '\0';
-    for (uint32_t m = 0; m < size && used < 80; m++) {
-        bool same = t->gathered[(uint64_t)m * h->reg->shard_count + i] == t->gathered[i];
-        if (same == equal) {
-            used += (size_t)snprintf(out + used, 96 - used, "%s%u", used > 0 ? ", " : "", m);
-        }
-    }
-}
-
-/* Which shards a group holds in common. */
-typedef bool in_common(const struct shard *s);
+/* A group whose ranks hold shards in common: which ones, and who member m is. */
+struct holders {
+    struct comm *group;
+    bool (*common)(const struct shard *s);
+    struct coord (*member)(const struct ranks *r, uint32_t m);
+};
 
 static bool every_shard(const struct shard *s)
 {
@@ -110,28 +100,52 @@ static bool replicated_shard(const struct shard *s)
     return s->replicated;
 }
 
-/* Compare hash[shard] over a group. */
-static enum err compare(const struct truth *t, const struct holdings *h, struct comm *group, const uint64_t *hash,
-                        in_common *common, uint64_t step)
+static struct coord data_member(const struct ranks *r, uint32_t m)
 {
-    uint32_t size = comm_size(group);
+    return (struct coord){ r->at.pp, m / r->layout.cp, m % r->layout.cp, r->at.tp };
+}
+
+static struct coord tp_member(const struct ranks *r, uint32_t m)
+{
+    return (struct coord){ r->at.pp, r->at.dp, r->at.cp, m };
+}
+
+/* "0, 2, 5": ranks of the world whose hash of shard i equals (or not) that of the group's first. */
+static void list_ranks(const struct truth *t, const struct holdings *h, const struct holders *who, uint32_t i,
+                       bool equal, char out[96])
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (uint32_t m = 0; m < comm_size(who->group) && used < 80; m++) {
+        bool same = t->gathered[(uint64_t)m * h->reg->shard_count + i] == t->gathered[i];
+        if (same == equal) {
+            const struct coord at = who->member(h->ranks, m);
+            used += (size_t)snprintf(out + used, 96 - used, "%s%u", used > 0 ? ", " : "",
+                                     layout_rank(&h->ranks->layout, &at));
+        }
+    }
+}
+
+/* Compare hash[shard] over a group. Collective over it. */
+static enum err compare(const struct truth *t, const struct holdings *h, const struct holders *who,
+                        const uint64_t *hash, uint64_t step)
+{
+    uint32_t size = comm_size(who->group);
     uint64_t shards = h->reg->shard_count;
     if (size == 1) {
         return OK;
     }
-    TRY(comm_gather(group, hash, shards * sizeof(uint64_t), t->gathered));
+    TRY(comm_gather(who->group, hash, shards * sizeof(uint64_t), t->gathered));
     for (uint32_t i = 0; i < shards; i++) {
         for (uint32_t m = 1; m < size; m++) {
-            if (common(&h->reg->shards[i]) && t->gathered[m * shards + i] != t->gathered[i]) {
+            if (who->common(&h->reg->shards[i]) && t->gathered[m * shards + i] != t->gathered[i]) {
                 char same[96], other[96];
-                list_members(t, h, size, i, true, same);
-                list_members(t, h, size, i, false, other);
+                list_ranks(t, h, who, i, true, same);
+                list_ranks(t, h, who, i, false, other);
                 return FAIL(ERR_RUN,
-                            "step %llu: %s is not the same on all ranks that hold it: in group %s of rank %u, members "
-                            "%s have other bits than members %s | a fault of the machine or a bug: `invar replay` "
-                            "repeats the step",
-                            (unsigned long long)step, h->reg->list[h->reg->shards[i].param].name, comm_name(group),
-                            comm_rank(h->ranks->all), other, same);
+                            "step %llu: %s is not the same on all ranks that hold it: ranks %s have other bits than "
+                            "ranks %s | a fault of the machine or a bug: `invar replay` repeats the step",
+                            (unsigned long long)step, h->reg->list[h->reg->shards[i].param].name, other, same);
             }
         }
     }
@@ -171,9 +185,9 @@ enum err truth_state(struct truth *t, const struct holdings *h, uint64_t step, u
     bool all_here = h->stage < 3;
     if (all_here) {
         hash_whole(t, h);
-        TRY(compare(t, h, r->data, t->whole, every_shard, step));
+        TRY(compare(t, h, &(struct holders){ r->data, every_shard, data_member }, t->whole, step));
     }
-    TRY(compare(t, h, r->tp, t->box, replicated_shard, step));
+    TRY(compare(t, h, &(struct holders){ r->tp, replicated_shard, tp_member }, t->box, step));
     TRY(compare_embedding(t, h, step));
 
     memset(t->sums, 0, h->reg->count * sizeof(uint64_t));

@@ -101,11 +101,15 @@ enum err verify_layout_parse(struct verify_layout *l, const char *text)
     bool seen[TOKENS] = { false }, sp = false, schedule = false;
     char copy[128], *rest = copy;
     *l = (struct verify_layout){ .world = 1 };
-    if (strlen(text) >= sizeof(copy)) {
+    size_t bytes = strlen(text);
+    if (bytes >= sizeof(copy)) {
         return unknown_token(text);
     }
-    snprintf(l->name, sizeof(l->name), "%s", text);
-    snprintf(copy, sizeof(copy), "%s", strcmp(text, "serial") == 0 ? "" : text);
+    memcpy(l->name, text, bytes + 1);
+    memcpy(copy, text, bytes + 1);
+    if (strcmp(text, "serial") == 0) {
+        copy[0] = '\0';
+    }
     for (char *token = strsep(&rest, ","); token != NULL && copy[0] != '\0'; token = strsep(&rest, ",")) {
         if (strcmp(token, "sp") == 0 && !sp) {
             sp = true;
