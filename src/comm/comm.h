@@ -4,12 +4,14 @@
  * the processes mpirun or srun started (comm_open), threads of this process (comm_threads_new: tests, `invar verify`),
  * or this process alone. Ranks of one node talk through shared memory; groups that span nodes through MPI.
  *
- * Every function below marked "collective" must be called by all ranks of its group in the same order with the same
- * arguments but for buffers. Each call is written into the rank's flight record with its place in the source, and its
- * signature (kind, type, operation, root, count) is compared between the ranks before a result is used: a difference is
- * ERR_PEER on every rank, naming the ranks and both calls. When a rank has failed (comm_fail, comm_agree) or died,
- * every waiting call of the others returns that rank's error with its message. No call waits for ever: one that takes
- * longer than the time limit ends the job (watchdog.h).
+ * Every function below marked "collective" must be called by all ranks of its group in the same order, from the same
+ * line of the source, with the same arguments but for buffers. Each call is written into the rank's flight record, and
+ * its signature (place, kind, type, operation, root, count, bounds) is compared between the ranks before a result is
+ * used: a difference is ERR_PEER on every rank, naming the ranks and both calls. The line is part of it because a rank
+ * that leaves out one of two equal calls is seen by nothing else. When a rank has failed (comm_fail, comm_close with an
+ * error) or died, every waiting and coming call of the others returns that rank's error with its message; when it has
+ * left in peace, a call that waits for it is ERR_PEER. From comm_watch on no call waits for ever: one that takes longer
+ * than the time limit ends the job (watchdog.h).
  *
  * Calls on one group come from one thread at a time; different groups of a world may be used by different threads. */
 #ifndef COMM_COMM_H
@@ -81,12 +83,14 @@ void comm_phase(struct comm_world *w, enum comm_phase phase, uint64_t step, uint
 /* Tell every rank that this one failed with its err_message(): their waiting and coming calls return `err` with that
  * message and this rank's number. The first one told wins. Not collective; returns err. */
 enum err comm_fail(struct comm_world *w, enum err err);
-/* All ranks get the error of the lowest failing rank, with its message; OK when none failed. Collective. */
+/* All ranks get the error of the lowest failing rank, with its message (the others with "rank N: " in front); OK when
+ * none failed. The job may go on after an error. Collective. */
 #define comm_agree(c, mine) comm_agree_at((c), (mine), COMM_HERE)
 
 /* ---- small collectives ---- */
 
 #define comm_barrier(c) comm_barrier_at((c), COMM_HERE)
+/* Rank root's `bytes` bytes to all. Collective. */
 #define comm_bcast(c, root, buf, bytes) comm_bcast_at((c), (root), (buf), (bytes), COMM_HERE)
 /* out[i * bytes ..] = what rank i gave; `in` may be its own place in out. Collective. */
 #define comm_gather(c, in, bytes, out) comm_gather_at((c), (in), (bytes), (out), COMM_HERE)
