@@ -280,7 +280,8 @@ enum err trainer_open(struct trainer *t, struct conf *conf, const struct trainer
 {
     struct comm_world *w = use->world;
     *t = (struct trainer){ .conf = conf, .lock = -1, .saved_step = UINT64_MAX, .loaded = UINT64_MAX,
-                           .leads = comm_rank(comm_all(w)) == 0, .writes = use->writes, .trace = use->trace };
+                           .leads = comm_rank(comm_all(w)) == 0, .writes = use->writes, .trace = use->trace,
+                           .program_bytes = use->writes ? mem_peak_bytes() : 0 };
     enum err err;
     TRY_OUT(comm_agree(comm_all(w), open_local(t, conf)));
     TRY_OUT(comm_agree(comm_all(w), same_everywhere(comm_all(w), conf, t->data, t->eval_data)));
@@ -301,7 +302,8 @@ out:
 
 uint64_t trainer_planned_bytes(const struct trainer *t)
 {
-    return t->arena.used + kern_workspace_bytes(pool_threads(t->pool)) + comm_memory_bytes(t->ranks.world);
+    return t->program_bytes + t->arena.used + kern_workspace_bytes(pool_threads(t->pool)) +
+           comm_memory_bytes(t->ranks.world);
 }
 
 void trainer_close(struct trainer *t)

@@ -39,6 +39,7 @@ struct trainer {
     struct truth truth;
     struct gather gather;
     struct arena arena;       /* all of their memory */
+    uint64_t program_bytes;   /* of a run: what the program and its libraries held before it */
     int32_t *sequence;        /* [2][seq_length]: one sample */
     int32_t *input, *target;  /* [micro_batch][local length] */
     uint64_t loaded;          /* first sample of the micro-batch they hold; UINT64_MAX: none */
@@ -73,7 +74,8 @@ struct step_report {
 /* Open data, tokenizer and model for `conf`, check that they fit together, lay out all memory, then start fresh
  * weights, load those of model_path, or resume. What only the inputs can say is set in `conf`: model and tokenizer
  * where they were not given (from the checkpoint or the model folder), tp_grain, max_steps from epochs. `conf` and
- * the world must outlive the trainer. Writes nothing. Collective over the world; an error of one rank is every rank's. */
+ * the world must outlive the trainer. Writes nothing. Collective over the world; an error of one rank is every rank's.
+ */
 MUST_USE enum err trainer_open(struct trainer *t, struct conf *conf, const struct trainer_use *use);
 void trainer_close(struct trainer *t);
 /* One optimizer step: accumulate gradients of the global batch, norm, clip, AdamW. A step whose loss or gradient is not
@@ -83,10 +85,10 @@ MUST_USE enum err trainer_step(struct trainer *t, struct step_report *r);
  * of the whole batch, or of no more parts. Collective. */
 MUST_USE enum err trainer_contribution(struct trainer *t, uint32_t parts, uint32_t part, struct contribution *out);
 /* Prints the configuration, makes the run's folder, then steps until max_steps with evaluation, saving and reports.
- * When *stop becomes non-zero on any rank the run saves after the step it is in and returns ERR_INTERRUPT. ERR_RUN: five
- * steps in a row were rejected. Collective. */
+ * When *stop becomes non-zero on any rank the run saves after the step it is in and returns ERR_INTERRUPT. ERR_RUN:
+ * five steps in a row were rejected. Collective. */
 MUST_USE enum err trainer_run(struct trainer *t, const volatile sig_atomic_t *stop);
-/* Everything this rank allocates for the run: the arena, packing buffers, buffers of its groups. */
+/* The memory of this rank's process: what it held before the run, the arena, packing buffers, buffers of its groups. */
 uint64_t trainer_planned_bytes(const struct trainer *t);
 /* Write checkpoints/step-N (state.c, as the rest of this file). Collective. */
 MUST_USE enum err trainer_save(struct trainer *t);
