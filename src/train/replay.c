@@ -141,8 +141,8 @@ static enum err read_one(struct replay *r)
 {
     uint32_t rank = r->job->rank;
     if (r->leading.found && rank >= r->start->world) {
-        return FAIL(ERR_USAGE, "rank %u: step %llu was computed by %u ranks | give one from 0 to %u, or all", rank,
-                    (unsigned long long)r->job->step, r->start->world, r->start->world - 1);
+        return FAIL(ERR_USAGE, "rank %u: step %llu was computed by ranks 0 to %u | give one of them, or all", rank,
+                    (unsigned long long)r->job->step, r->start->world - 1);
     }
     TRY(rank_past_read(&r->one, r->recorder, rank, r->job->step));
     if (!r->one.found) {
