@@ -1,5 +1,5 @@
-/* Why this exists: a process joins the job it was started for: an MPI launcher's, or one of its own, which is a world of
- * one rank without MPI, threads or shared memory.
+/* Why this exists: a process joins the job it was started for: an MPI launcher's, or one of its own, which is a world
+ * of one rank without MPI, threads or shared memory.
  *
  * Invariant: a process that a launcher started as one of many never takes itself for the whole job. */
 #include "comm/comm_int.h"
