@@ -21,7 +21,7 @@
 #define COMM_GROUPS_MAX 32u   /* groups of a rank, the world included */
 #define COMM_NAME_BYTES 16u   /* of a group's name, in signatures */
 #define COMM_PLACE_BYTES 32u  /* of a file's name, without folders, in signatures */
-#define COMM_NOTE_BYTES 512u  /* the longest note of a watchdog */
+#define COMM_NOTE_BYTES 4096u /* the longest note of a watchdog */
 #define COMM_WAIT_NS 2000000  /* the longest sleep between two looks at the failure state */
 #define COMM_NOBODY UINT32_MAX
 

@@ -26,8 +26,18 @@ static enum err add_text(struct buf *out, const char *key, const char *text, siz
 static enum err add_state(struct buf *out, const struct rank_view *r)
 {
     char text[COMM_SIG_TEXT];
+    if (r->silent) {
+        return buf_add_string(out, ", \"process\": \"gives no answer\"");
+    }
+    if (r->remote) {
+        TRY(buf_add_string(out, ", \"host\": "));
+        TRY(buf_add_json_string(out, r->host, strlen(r->host)));
+    }
     if (r->process.pid != 0) {
-        TRY(buf_printf(out, ", \"pid\": %d, \"process\": \"%s\"", r->process.pid, process_text(&r->process, text)));
+        TRY(buf_printf(out, ", \"pid\": %d", r->process.pid));
+    }
+    if (r->process.state != 0) {
+        TRY(buf_printf(out, ", \"process\": \"%s\"", process_text(&r->process, text)));
     }
     TRY(buf_printf(out, ", \"phase\": \"%s\", \"step\": %llu, \"layer\": %u", comm_phase_name(r->phase),
                    (unsigned long long)r->step, r->layer));

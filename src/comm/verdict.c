@@ -119,7 +119,7 @@ enum err verdict_take(struct verdict *v, const struct comm_world *w, const int *
     uint32_t n = w->node_size;
     *v = (struct verdict){ .world = w, .count = n, .room = n + remotes };
     enum err err = mem_alloc(&view, v->room, sizeof(*v->view));
-    err = err != OK ? err : mem_alloc(&flags, (size_t)n * n + n + v->room, sizeof(bool));
+    err = err != OK ? err : mem_alloc(&flags, (size_t)n * n + 2 * n + v->room, sizeof(bool));
     v->view = view;
     v->waits = flags;
     if (err != OK) {
@@ -127,7 +127,8 @@ enum err verdict_take(struct verdict *v, const struct comm_world *w, const int *
         return err;
     }
     v->far = v->waits + (size_t)n * n;
-    v->late = v->far + n;
+    v->reached = v->far + n;
+    v->late = v->reached + n;
     for (uint32_t rank = 0; rank < w->size; rank++) {
         if (w->node_of[rank] == w->node) {
             v->view[w->node_rank_of[rank]].rank = rank;
@@ -159,15 +160,15 @@ void verdict_release(struct verdict *v)
 /* ---- blame ---- */
 
 /* Set reached[j] for all that `from` waits for, directly or not. */
-static void reach(const struct verdict *v, uint32_t from, bool *reached)
+static void reach(struct verdict *v, uint32_t from)
 {
     bool more = true;
     while (more) {
         more = false;
         for (uint32_t i = 0; i < v->count; i++) {
-            for (uint32_t j = 0; (i == from || reached[i]) && j < v->count; j++) {
-                if (v->waits[i * v->count + j] && !reached[j]) {
-                    reached[j] = more = true;
+            for (uint32_t j = 0; (i == from || v->reached[i]) && j < v->count; j++) {
+                if (v->waits[i * v->count + j] && !v->reached[j]) {
+                    v->reached[j] = more = true;
                 }
             }
         }
@@ -185,65 +186,79 @@ static uint32_t waits_for(const struct verdict *v, uint32_t i)
 
 enum ground { GROUND_BROKEN, GROUND_FREE, GROUND_FAR, GROUND_BUSY, GROUND_VOTES, GROUND_COUNT };
 
-static uint32_t votes(const struct verdict *v, const bool *reached, uint32_t j)
+static uint32_t votes(const struct verdict *v, uint32_t j)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < v->count; i++) {
-        n += reached[i] && v->waits[i * v->count + j];
+        n += v->reached[i] && v->waits[i * v->count + j];
     }
     return n;
 }
 
-static bool stands(const struct verdict *v, const bool *reached, uint32_t i, enum ground g, uint32_t most)
+bool view_broken(const struct rank_view *r)
 {
-    const struct rank_view *r = &v->view[i];
+    return r->process.ended || r->process.state == 'T' || r->process.state == 't';
+}
+
+static bool stands(const struct verdict *v, uint32_t i, enum ground g, uint32_t most)
+{
     switch (g) {
     case GROUND_BROKEN:
-        return r->process.ended || r->process.state == 'T' || r->process.state == 't';
+        return view_broken(&v->view[i]);
     case GROUND_FREE:
         return waits_for(v, i) == 0 && !v->far[i];
     case GROUND_FAR:
         return v->far[i];
     case GROUND_BUSY:
-        return !r->main_waits;
+        return !v->view[i].main_waits;
     default:
-        return votes(v, reached, i) == most;
+        return votes(v, i) == most;
     }
 }
 
 void verdict_blame(struct verdict *v, uint32_t from)
 {
-    bool *reached = v->late; /* what is reached and does not stand on the first ground that holds is cleared again */
-    reach(v, from, reached);
-    v->far_late = v->far[from];
+    reach(v, from);
     uint32_t most = 0;
     for (uint32_t i = 0; i < v->count; i++) {
-        uint32_t n = reached[i] ? votes(v, reached, i) : 0;
+        uint32_t n = v->reached[i] ? votes(v, i) : 0;
         most = n > most ? n : most;
     }
     for (enum ground g = GROUND_BROKEN; g < GROUND_COUNT; g++) {
-        uint32_t found = 0;
+        bool found = g == GROUND_FAR && v->far[from];
         for (uint32_t i = 0; i < v->count; i++) {
-            found += reached[i] && stands(v, reached, i, g, most);
+            bool holds = v->reached[i] && stands(v, i, g, most);
+            v->late[i] = holds && g != GROUND_FAR;
+            found |= holds;
         }
-        if (found == 0 && !(g == GROUND_FAR && v->far_late)) {
-            continue;
+        if (found) {
+            v->far_late = g == GROUND_FAR;
+            v->cycle = g == GROUND_VOTES;
+            return;
         }
-        v->far_late = g == GROUND_FAR;
-        v->cycle = g == GROUND_VOTES;
-        bool *keep = v->far; /* not needed any more */
-        for (uint32_t i = 0; i < v->count; i++) {
-            keep[i] = reached[i] && g != GROUND_FAR && stands(v, reached, i, g, most);
-        }
-        memcpy(v->late, keep, v->count * sizeof(*keep));
-        return;
     }
-    v->far_late = false;
 }
 
 void verdict_blame_one(struct verdict *v, uint32_t place)
 {
     v->late[place] = true;
+}
+
+void verdict_blame_remote(struct verdict *v, const struct rank_view *r)
+{
+    uint32_t place = v->count + v->remotes;
+    if (place < v->room) {
+        v->view[place] = *r;
+        v->view[place].remote = true;
+        v->late[place] = true;
+        v->remotes++;
+    }
+}
+
+bool verdict_has_begun(const struct verdict *v, uint32_t i, uint64_t group, uint64_t number)
+{
+    const struct comm_call_slot *s = slot_of(v->world, i, group);
+    return s != NULL && atomic_load(&s->calls) >= number;
 }
 
 /* ---- words ---- */
@@ -322,14 +337,18 @@ static enum err add_late(struct buf *out, const struct verdict *v, uint32_t i)
     const struct rank_view *r = &v->view[i];
     char how[64], call[COMM_SIG_TEXT];
     const struct process *p = &r->process;
+    const char *on = r->remote ? " on " : "";
+    if (r->silent) {
+        return buf_printf(out, "rank %u is late: it is on another node and gives no answer", r->rank);
+    }
     if (p->ended) {
-        TRY(buf_printf(out, "rank %u is lost: process %d %s ", r->rank, p->pid, process_text(p, how)));
+        TRY(buf_printf(out, "rank %u is lost: process %d%s%s %s ", r->rank, p->pid, on, r->host, process_text(p, how)));
     } else {
         TRY(buf_printf(out, "rank %u is late: ", r->rank));
     }
     TRY(view_text(out, r));
     if (!p->ended && p->pid != 0) {
-        TRY(buf_printf(out, " (process %d %s)", p->pid, process_text(p, how)));
+        TRY(buf_printf(out, " (process %d%s%s %s)", p->pid, on, r->host, process_text(p, how)));
     }
     if (r->calls > 0 || r->has_last) {
         sig_text(r->calls > 0 ? &r->call[0].sig : &r->last, call);
@@ -341,12 +360,15 @@ static enum err add_late(struct buf *out, const struct verdict *v, uint32_t i)
 static enum err add_hint(struct buf *out, const struct verdict *v, const struct rank_view *r)
 {
     const struct process *p = r != NULL ? &r->process : NULL;
-    if (v->cycle) {
-        return buf_add_string(out, " | all ranks of a group make the same calls in the same order: compare these places");
+    if (v->cycle || (r == NULL && v->far_late)) {
+        return buf_printf(out, " | all ranks of a group make the same calls in the same order: compare %s",
+                          v->cycle ? "these places" : "the exit records of the nodes");
     }
     if (r == NULL) {
-        return buf_add_string(out, v->far_late ? " | read what the ranks of the other nodes report"
-                                               : " | raise distributed_timeout if this transfer may take longer");
+        return buf_add_string(out, " | raise distributed_timeout if this transfer may take longer");
+    }
+    if (r->silent) {
+        return buf_add_string(out, " | its node may be down, cut off, or stopped as a whole");
     }
     if (p->ended && process_exit_code(p) == 128 + 9) {
         return buf_add_string(out, " | signal 9 comes from a scheduler, a user or a system out of memory: read dmesg");
@@ -380,7 +402,7 @@ enum err verdict_text(struct buf *out, const struct verdict *v, double waited_s)
     if (lines > 4) {
         TRY(buf_printf(out, "; and %u others", lines - 4));
     } else if (lines == 0) {
-        TRY(buf_add_string(out, v->far_late ? "a rank of another node is late and does not say what it does"
+        TRY(buf_add_string(out, v->far_late ? "ranks of several nodes wait for each other"
                                             : "no rank is late, but a call takes longer than the limit"));
     }
     TRY(add_waiting(out, v, waited_s));

@@ -20,7 +20,9 @@ struct view_call {
 struct rank_view {
     uint32_t rank; /* in the world */
     bool left;     /* closed its world */
-    bool remote;   /* of another node, by that node's account */
+    bool remote;   /* of another node, by that node's account .. */
+    bool silent;   /* .. or without: it gives no answer */
+    char host[RECORDER_HOST_BYTES]; /* of a remote one */
     enum comm_phase phase;
     uint32_t layer;
     uint64_t step;
@@ -39,8 +41,9 @@ struct verdict {
     uint32_t remotes;       /* told of by other nodes */
     bool *waits;            /* [i * count + j]: i waits for j, both of this node */
     bool *far;              /* [i]: i waits for a rank of another node */
+    bool *reached;          /* [i]: the one that asks waits for i, through others perhaps */
     bool *late;             /* by place in view: who is to blame */
-    bool far_late;          /* ranks of another node are, unnamed */
+    bool far_late;          /* somebody of another node is, but not who */
     bool cycle;             /* those that are late wait for each other */
 };
 
@@ -53,8 +56,13 @@ void verdict_release(struct verdict *v);
  * stopped, else ranks that wait for nobody, else ranks whose main thread computes, else, when all wait for each other,
  * those that most wait for. */
 void verdict_blame(struct verdict *v, uint32_t from);
-/* Mark one rank. */
+/* Mark a rank of this node, or one of another node, which is added when there is room. */
 void verdict_blame_one(struct verdict *v, uint32_t place);
+void verdict_blame_remote(struct verdict *v, const struct rank_view *r);
+/* Whether it ended or is stopped. */
+bool view_broken(const struct rank_view *r);
+/* Whether rank i of the node has begun call `number` of a group. */
+bool verdict_has_begun(const struct verdict *v, uint32_t i, uint64_t group, uint64_t number);
 
 /* The one line of it, with the hint behind " | ": "rank 3 is late: ... ; ranks 0-2 wait in ...". waited_s: how long;
  * below 0: not known. */

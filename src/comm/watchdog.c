@@ -6,11 +6,9 @@
  *
  * Time is counted in looks: a look adds the time since the last one, but no more than LOOK_NS_MAX. So a job that is
  * stopped as a whole (a scheduler suspends it, a machine sleeps) is not late when it goes on. */
-#include "comm/watchdog.h"
+#include "comm/watchdog_int.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/wait.h>
@@ -22,33 +20,13 @@
 
 #define LOOK_NS_MAX 250000000u
 #define TERM_GRACE_NS 150000000u
-#define REPORTED ((uint64_t)1 << 32) /* in the claim's word: the report is being written */
-
-/* A wait of this rank in one of its groups. */
-struct wait {
-    _Atomic uint64_t record; /* number of the open call's record; 0: none */
-    uint64_t seen;           /* by the thread: the record whose time is counted .. */
-    uint64_t since_ns;       /* .. from this, of watchdog.clock_ns */
-};
-
-struct watchdog {
-    struct comm_world *world;
-    struct recorder *recorder;
-    char *folder;
-    uint64_t limit_ns;
-    pthread_t main; /* the thread that called comm_watch: it follows the phases */
-    pthread_t thread;
-    bool started, threads; /* threads: the ranks are threads of this process */
-    int stop;              /* an eventfd */
-    char host[RECORDER_HOST_BYTES];
-    struct wait wait[COMM_GROUPS_MAX];
-    /* The thread's own: */
-    uint64_t clock_ns, looked_ns;
-    uint64_t failed_ns;  /* of clock_ns, when a failure was first seen; 0: none */
-    int *pidfd;          /* by rank within the node; -1: none */
-    uint64_t *ended_ns;  /* .. of clock_ns, when it was seen to have ended; 0: not */
-    struct pollfd *poll; /* [0] is stop */
-};
+#define REPORTED ((uint64_t)1 << 32) /* in the claim's word: the report is made, nobody else may */
+#define DOOMED_NS 5000000000u        /* a job whose end was reported is gone within this time */
+/* Several nodes: notes are read, and answers are waited for, within the 0.2 s; the late rank's own node goes first. */
+#define PERIOD_NODES_MS 20
+#define TURN_FIRST_NS 40000000u
+#define TURN_NS 20000000u
+#define TURNS 3u
 
 static uint64_t now_ns(void)
 {
@@ -98,10 +76,28 @@ static _Atomic uint64_t *claim_word(const struct comm_world *w)
     return &w->ctl->slot[0].watch[WORD_CLAIM];
 }
 
-static bool claim(struct watchdog *d)
+bool watch_claim(struct watchdog *d)
 {
     uint64_t nobody = 0;
     return atomic_compare_exchange_strong(claim_word(d->world), &nobody, 1 + (uint64_t)d->world->rank);
+}
+
+/* From now on the report is this rank's to make: false when one of another node took over. */
+static bool confirm(struct watchdog *d)
+{
+    uint64_t mine = 1 + (uint64_t)d->world->rank;
+    return atomic_compare_exchange_strong(claim_word(d->world), &mine, mine | REPORTED);
+}
+
+bool watch_take_over(struct watchdog *d, bool over)
+{
+    uint64_t now = atomic_load(claim_word(d->world));
+    while (now == 0 || (over && (now & REPORTED) == 0)) {
+        if (atomic_compare_exchange_weak(claim_word(d->world), &now, (1 + (uint64_t)d->world->rank) | REPORTED)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static enum err write_record(const struct watchdog *d, const struct verdict *v, uint32_t i, const char *message)
@@ -113,8 +109,7 @@ static enum err write_record(const struct watchdog *d, const struct verdict *v, 
     return exit_record_write(&x);
 }
 
-/* An exit record for each rank of the node that has not left, those to blame first: the others may be killed soon. */
-static void write_records(const struct watchdog *d, const struct verdict *v, const char *message)
+void watch_write_records(struct watchdog *d, const struct verdict *v, const char *message)
 {
     for (int late = 1; late >= 0; late--) {
         for (uint32_t i = 0; i < v->count; i++) {
@@ -130,18 +125,25 @@ static void report(struct watchdog *d, const struct verdict *v, double waited_s)
 {
     struct comm_world *w = d->world;
     struct buf text = { 0 };
-    atomic_fetch_or(claim_word(w), REPORTED);
     if (verdict_text(&text, v, waited_s) != OK) {
         err_print();
     }
     const char *message = text.data != NULL ? text.data : "a rank is late";
-    if (w->transport->end_job == NULL) {
-        write_records(d, v, message);
+    if (w->nodes > 1) {
+        notes_tell(d, v, message, waited_s >= 0); /* an end is seen by its own node only */
+    }
+    if (!confirm(d)) {
+        d->doomed_ns = d->clock_ns;
+    } else if (w->transport->end_job == NULL) {
+        watch_write_records(d, v, message);
         node_fail(w, COMM_NOBODY, ERR_PEER, message);
     } else {
         err_set_message(message);
         err_print();
-        write_records(d, v, message);
+        watch_write_records(d, v, message);
+        if (w->nodes > 1) {
+            notes_wait(d);
+        }
         w->transport->end_job(w, WATCHDOG_EXIT_CODE);
     }
     buf_release(&text);
@@ -168,26 +170,69 @@ static uint64_t waited_ns(struct watchdog *d, uint32_t slot)
     return record != 0 ? d->clock_ns - x->since_ns : 0;
 }
 
-static void look_at_waits(struct watchdog *d)
+/* Look at the ranks of the node, and blame from this one; no memory is said once. */
+static bool judge(struct watchdog *d, struct verdict *v)
+{
+    if (verdict_take(v, d->world, d->threads ? NULL : d->pidfd, WATCH_ANSWERS) != OK) {
+        err_print();
+        return false;
+    }
+    verdict_blame(v, d->world->node_rank);
+    return true;
+}
+
+/* Before the limit of a wait that leads to other nodes runs out. */
+static void ask_early(struct watchdog *d, uint32_t slot, uint64_t waited)
+{
+    static const uint64_t before_ns[WATCH_ROUNDS] = { 1000000000u, 200000000u };
+    const struct inquiry *q = &d->asked;
+    struct verdict v;
+    uint32_t round = q->record != d->wait[slot].seen ? 0 : q->round + 1;
+    bool due = round < WATCH_ROUNDS && waited >= d->limit_ns / 2 && waited + before_ns[round] > d->limit_ns;
+    if (!due || !judge(d, &v)) {
+        return;
+    }
+    if (v.far_late) {
+        notes_ask(d, slot, round, &v);
+    }
+    verdict_release(&v);
+}
+
+/* The limit of a wait has run out. False: it is not for this rank to report, or not yet. */
+static bool report_wait(struct watchdog *d, uint32_t slot, uint64_t waited)
 {
     struct verdict v;
+    uint32_t turn = d->world->node < TURNS ? d->world->node : TURNS;
+    if (!watch_claim(d)) {
+        return false;
+    }
+    if (!judge(d, &v)) {
+        return true; /* the claim stays: without memory there is no better report */
+    }
+    bool mine = !v.far_late || waited > d->limit_ns + TURN_FIRST_NS + turn * TURN_NS;
+    bool stands = atomic_load_explicit(&d->wait[slot].record, memory_order_acquire) == d->wait[slot].seen;
+    if (mine && stands) {
+        if (v.far_late) {
+            notes_conclude(d, &v);
+        }
+        report(d, &v, 1e-9 * (double)waited);
+    } else {
+        atomic_store(claim_word(d->world), 0);
+    }
+    verdict_release(&v);
+    return mine && stands;
+}
+
+static void look_at_waits(struct watchdog *d)
+{
     for (uint32_t g = 0; g < COMM_GROUPS_MAX; g++) {
         uint64_t waited = waited_ns(d, g);
-        if (waited <= d->limit_ns || !claim(d)) {
-            continue;
+        if (waited > 0 && d->world->nodes > 1) {
+            ask_early(d, g, waited);
         }
-        if (verdict_take(&v, d->world, d->threads ? NULL : d->pidfd, 0) != OK) {
-            err_print();
-            return; /* the claim stays: without memory there is no better report */
+        if (waited > d->limit_ns && report_wait(d, g, waited)) {
+            return;
         }
-        verdict_blame(&v, d->world->node_rank);
-        if (atomic_load_explicit(&d->wait[g].record, memory_order_acquire) == d->wait[g].seen) {
-            report(d, &v, 1e-9 * (double)waited);
-        } else {
-            atomic_store(claim_word(d->world), 0); /* it went on just now */
-        }
-        verdict_release(&v);
-        return;
     }
 }
 
@@ -211,7 +256,7 @@ static void look_at_death(struct watchdog *d, uint32_t i)
         err_print();
         return;
     }
-    if (!asked_just_now(d, i, &v.view[i].process) && claim(d)) {
+    if (!asked_just_now(d, i, &v.view[i].process) && watch_claim(d)) {
         verdict_blame_one(&v, i);
         report(d, &v, -1);
     }
@@ -241,15 +286,21 @@ static void look_at_processes(struct watchdog *d)
     }
 }
 
-/* A failure was told of long ago and this rank, busy or stuck outside of all calls, has not heard: it keeps the job. */
-static void look_at_failure(struct watchdog *d)
+/* A failure was told of long ago, or a report, and this rank, busy or stuck outside of all calls, keeps the job. */
+static void look_at_doom(struct watchdog *d)
 {
     struct comm_world *w = d->world;
-    d->failed_ns = d->failed_ns != 0 ? d->failed_ns : d->clock_ns;
-    if (d->clock_ns - d->failed_ns > d->limit_ns && w->transport->end_job != NULL) {
+    bool failed = node_failed(w);
+    if (failed && d->doomed_ns == 0) {
+        d->doomed_ns = d->clock_ns;
+    }
+    uint64_t most = failed ? d->limit_ns : DOOMED_NS;
+    if (d->clock_ns - d->doomed_ns > most && w->transport->end_job != NULL) {
         enum err err = node_failure(w);
-        err_print();
-        w->transport->end_job(w, err_exit_code(err));
+        if (err != OK) {
+            err_print();
+        }
+        w->transport->end_job(w, err != OK ? err_exit_code(err) : WATCHDOG_EXIT_CODE);
     }
 }
 
@@ -259,14 +310,17 @@ static void *watch_thread(void *arg)
     nfds_t count = d->threads ? 1 : 1 + d->world->node_size;
     d->looked_ns = now_ns();
     while (true) {
-        int ready = poll(d->poll, count, WATCHDOG_PERIOD_MS);
+        int ready = poll(d->poll, count, d->world->nodes > 1 ? PERIOD_NODES_MS : WATCHDOG_PERIOD_MS);
         if (d->poll[0].revents != 0) {
             return NULL;
         }
         count_time(d);
         recorder_beat(d->recorder);
-        if (node_failed(d->world)) {
-            look_at_failure(d);
+        if (d->world->nodes > 1) {
+            notes_read(d);
+        }
+        if (node_failed(d->world) || d->doomed_ns != 0) {
+            look_at_doom(d);
         } else if (ready >= 0) {
             if (!d->threads) {
                 look_at_processes(d);
@@ -291,6 +345,8 @@ static void watchdog_free(struct watchdog *d, int exit_code)
     recorder_free(d->recorder, exit_code);
     free(d->pidfd);
     free(d->ended_ns);
+    free(d->asked.said);
+    free(d->asked.passed_on_ns);
     free(d->poll);
     free(d->folder);
     free(d);
@@ -329,6 +385,10 @@ static enum err start_thread(struct watchdog *d)
     d->pidfd = mem;
     TRY(mem_alloc(&mem, w->node_size, sizeof(*d->ended_ns)));
     d->ended_ns = mem;
+    TRY(mem_alloc(&mem, w->size, 1));
+    d->asked.said = mem;
+    TRY(mem_alloc(&mem, w->size, sizeof(*d->asked.passed_on_ns)));
+    d->asked.passed_on_ns = mem;
     TRY(mem_alloc(&mem, 1 + w->node_size, sizeof(*d->poll)));
     d->poll = mem;
     d->stop = eventfd(0, EFD_CLOEXEC);

@@ -1,9 +1,9 @@
 /* The watchdog: a thread of each rank that names who keeps the job waiting and ends it.
  *
  * comm_watch (comm.h) starts it. When this rank has waited longer than the time limit in a call that others have not
- * reached, or another rank of the node ended without leaving, one rank of the node reports: it prints "error: rank 3 is
- * late: in forward of layer 5, step 17 (process 1234 is stopped), ...; ranks 0-2 have waited 30.0 s in #812 ...", writes
- * FOLDER/exit-rank-N.json for every rank of the node, and ends the job with exit code 5. Ranks that are threads get the
+ * reached, or another rank of the node ended without leaving, one rank of the node reports: it prints "error: rank 3
+ * is late: in forward of layer 5, step 17 (process 1234 is stopped), ...; ranks 0-2 have waited 30.0 s in #812 ...",
+ * writes FOLDER/exit-rank-N.json for every rank of the node, and ends the job with exit code 5. Ranks that are threads get the
  * message as ERR_PEER from the call they wait in instead.
  *
  * The limit counts from when the first rank of a group began to wait in a call: computing between calls is never late

