@@ -243,9 +243,12 @@ static void fresh_weights(struct trainer *t)
     }
 }
 
-static enum err start_weights(struct trainer *t)
+/* *fresh: where no file says what the weights are, the seed does. A folder that has none on one node only is told by
+ * truth_start. */
+static enum err start_weights(struct trainer *t, bool *fresh)
 {
     const struct conf *c = t->conf;
+    *fresh = false;
     if (t->start != NULL) {
         return trainer_resume(t, t->start);
     }
@@ -257,6 +260,7 @@ static enum err start_weights(struct trainer *t)
     if (weights != NULL && file_exists(weights)) {
         err = load_weights(t, c->model_path);
     } else {
+        *fresh = true;
         fresh_weights(t);
     }
     free(weights);
@@ -283,6 +287,7 @@ enum err trainer_open(struct trainer *t, struct conf *conf, const struct trainer
                            .leads = comm_rank(comm_all(w)) == 0, .writes = use->writes, .trace = use->trace,
                            .program_bytes = use->writes ? mem_peak_bytes() : 0 };
     enum err err;
+    bool fresh;
     TRY_OUT(comm_agree(comm_all(w), open_local(t, conf)));
     TRY_OUT(comm_agree(comm_all(w), same_everywhere(comm_all(w), conf, t->data, t->eval_data)));
     TRY_OUT(crew_open(&t->crew, w, conf->threads));
@@ -291,8 +296,8 @@ enum err trainer_open(struct trainer *t, struct conf *conf, const struct trainer
     comm_phase(w, PHASE_LOAD, 0, 0);
     TRY_OUT(comm_agree(comm_all(w), model_ready(t->model)));
     TRY_OUT(comm_agree(comm_all(w), holdings_start(&t->holdings, t->model)));
-    TRY_OUT(comm_agree(comm_all(w), start_weights(t)));
-    TRY_OUT(comm_agree(comm_all(w), truth_start(&t->ranks, model_registry(t->model), t->step)));
+    TRY_OUT(comm_agree(comm_all(w), start_weights(t, &fresh)));
+    TRY_OUT(comm_agree(comm_all(w), truth_start(&t->ranks, model_registry(t->model), t->step, fresh)));
     TRY_OUT(check_start(t));
     return OK;
 out:

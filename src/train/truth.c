@@ -43,7 +43,7 @@ void truth_close(struct truth *t)
 
 /* What each rank states about itself, and what it is called when it differs. */
 struct statement {
-    uint64_t program, registry, step;
+    uint64_t program, registry, step, fresh;
 };
 
 static uint64_t registry_hash(const struct registry *reg)
@@ -58,11 +58,12 @@ static uint64_t registry_hash(const struct registry *reg)
     return hash;
 }
 
-enum err truth_start(const struct ranks *r, const struct registry *reg, uint64_t step)
+enum err truth_start(const struct ranks *r, const struct registry *reg, uint64_t step, bool fresh)
 {
     void *mem;
     uint32_t size = comm_size(r->all);
-    const struct statement mine = { hash64(INVAR_VERSION, sizeof(INVAR_VERSION), 0), registry_hash(reg), step };
+    const struct statement mine = { hash64(INVAR_VERSION, sizeof(INVAR_VERSION), 0), registry_hash(reg), step,
+                                    fresh };
     TRY(mem_alloc(&mem, size, sizeof(struct statement)));
     struct statement *all = mem;
     enum err err = comm_gather(r->all, &mine, sizeof(mine), all);
@@ -70,6 +71,8 @@ enum err truth_start(const struct ranks *r, const struct registry *reg, uint64_t
         const char *what = all[i].program != all[0].program     ? "another version of the program"
                            : all[i].registry != all[0].registry ? "another list of parameters"
                            : all[i].step != all[0].step         ? "another step to start from"
+                           : all[i].fresh > all[0].fresh        ? "no weights to start from, other"
+                           : all[i].fresh < all[0].fresh        ? "weights to start from, other"
                                                                 : NULL;
         if (what != NULL) {
             err = FAIL(ERR_USAGE, "rank %u has %s than rank 0 | start all ranks with the same program and files", i,

@@ -13,9 +13,9 @@ struct truth {
 
 MUST_USE enum err truth_open(struct truth *t, const struct holdings *h);
 void truth_close(struct truth *t);
-/* All ranks have the same program and registry, and start at the same step. ERR_USAGE names the ranks that differ.
- * Collective. */
-MUST_USE enum err truth_start(const struct ranks *r, const struct registry *reg, uint64_t step);
+/* All ranks have the same program and registry, and start at the same step, all with fresh weights or none of them.
+ * ERR_USAGE names the first rank that differs. Collective. */
+MUST_USE enum err truth_start(const struct ranks *r, const struct registry *reg, uint64_t step, bool fresh);
 /* From box hashes (optimizer_step, optimizer_hash) and the parameters: the state hash of all ranks together. Replicas -
  * data ranks, tensor-parallel ranks of replicated tensors, both copies of a tied embedding - are compared first:
  * ERR_RUN names step, tensor and ranks. Collective. */
