@@ -82,19 +82,18 @@ static enum err describe_data(const struct store *s, struct data_card *out)
 static enum err compare_data(const char *key, const struct data_card *all, uint32_t rank)
 {
     const struct data_card *there = &all[rank], *here = &all[0];
-    if (memcmp(there, here, sizeof(*there)) == 0) {
-        return OK;
-    }
+    bool recorded = there->content[0] != '\0' && here->content[0] != '\0';
     const char *hint = "give every rank the same files: is the path shared by all nodes?";
     if (there->tokens != here->tokens) {
         return FAIL(ERR_USAGE, "%s: rank %u has %llu tokens, rank 0 has %llu | %s", key, rank,
                     (unsigned long long)there->tokens, (unsigned long long)here->tokens, hint);
     }
-    return FAIL(ERR_USAGE, "%s: rank %u has as many tokens as rank 0, but not the same %s | %s", key, rank,
-                there->some != here->some                ? "ones"
-                : there->sequences != here->sequences ||
-                  there->documents != here->documents    ? "sequences"
-                                                         : "recorded content", hint);
+    bool tokens = there->some != here->some || (recorded && strcmp(there->content, here->content) != 0);
+    if (tokens || there->sequences != here->sequences || there->documents != here->documents) {
+        return FAIL(ERR_USAGE, "%s: rank %u has as many tokens as rank 0, but not the same %s | %s", key, rank,
+                    tokens ? "ones" : "documents", hint);
+    }
+    return OK;
 }
 
 static enum err same_data(struct comm *all, const char *key, const struct store *s)
