@@ -96,7 +96,8 @@ enum err json_read_file(json_t **out, const char *path, size_t limit)
     return err;
 }
 
-static enum err take_line(const char *path, uint64_t line, const char *text, size_t bytes, json_line_fn *each, void *arg)
+static enum err take_line(const char *path, uint64_t line, const char *text, size_t bytes, json_line_fn *each,
+                          void *arg)
 {
     json_t *value;
     enum json_error_code code;

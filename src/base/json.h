@@ -20,7 +20,7 @@ MUST_USE enum err json_parse_line(json_t **out, const char *name, uint64_t line,
 MUST_USE enum err json_parse_reals(json_t **out, const char *name, const char *text, size_t bytes);
 /* Read and parse a file of at most `limit` bytes. */
 MUST_USE enum err json_read_file(json_t **out, const char *path, size_t limit);
-/* A field of an object that is a text of 16 lower-case hexadecimal digits; false: it is not there, or something else. */
+/* A field of an object that is a text of 16 lower-case hexadecimal digits; false: there is none. */
 bool json_hex64(const json_t *object, const char *key, uint64_t *out);
 /* A log of one value a line: `each` gets every one in turn (borrowed); its error ends the reading. What was cut at the
  * end while it was written is no line; a line that is not JSON is left out with a warning. */

@@ -27,8 +27,8 @@ struct cmd_flag {
  * ERR_USAGE with the nearest known name. --help prints usage and the flags on stdout and sets *helped. */
 MUST_USE enum err cmd_parse(int argc, char **argv, const char *usage, const struct cmd_flag *flags, size_t count,
                             int *rest, bool *helped);
-/* For commands whose other arguments are keys of the configuration: the value of flag `name` at argv[*i], "--name VALUE"
- * or "--name=VALUE", *i moved to its last word; NULL: it is another argument. "" when there is none. */
+/* For commands whose other arguments are keys of the configuration: the value of flag `name` at argv[*i], in the form
+ * "--name VALUE" or "--name=VALUE", *i moved to its last word; NULL: it is another argument. "" when there is none. */
 const char *cmd_value(int argc, char **argv, int *i, const char *name);
 /* A decimal whole number / a real number in a range, for flag values. */
 MUST_USE enum err cmd_whole(const char *flag, const char *text, uint64_t least, uint64_t most, uint64_t *out);

@@ -1,21 +1,21 @@
 /* invar replay: a step of a run again, compared with what the run recorded. */
 #include "cmd/cmd.h"
 #include "base/pool.h"
-#include "train/replay.h"
+#include "train/replay_run.h"
 
 static const char usage[] =
     "usage: invar replay RUN --step N [--rank R|all] [--threads N] [--key value ...]\n"
     "\n"
-    "Compute a step of a run again in this process, from the nearest checkpoint before it, and compare every step on the\n"
-    "way with the record, bit by bit. RUN is the output_dir of a run of any number of ranks; nothing is written to it.\n"
-    "Exit code 1 when something differs; the first differing step is named. A checkpoint holds what the run had computed\n"
-    "by then: when steps before it are in doubt, replay them, too.\n"
+    "Compute a step of a run again in this process, from the nearest checkpoint before it, and compare every step\n"
+    "on the way with the record, bit by bit. RUN is the output_dir of a run of any number of ranks; nothing is\n"
+    "written to it. Exit code 1 when something differs; the first differing step is named. A checkpoint holds what\n"
+    "the run had computed by then: when steps before it are in doubt, replay them, too.\n"
     "\n"
     "  --step N                the step\n"
-    "  --rank R                compare what rank R gave to the step before ranks were added up: loss, tokens and, where\n"
-    "                          the run had gradient_hashes, a checksum of its gradients. The ranks of R's data-parallel\n"
-    "                          index become threads: as much memory as they had. all: every rank, one index after the\n"
-    "                          other\n"
+    "  --rank R                compare what rank R gave to the step before ranks were added up: loss, tokens and,\n"
+    "                          where the run had gradient_hashes, a checksum of its gradients. The ranks of R's\n"
+    "                          data-parallel index become threads, with the memory that they had.\n"
+    "                          all: every rank, one data-parallel index after the other\n"
     "  --threads N             threads of each rank (the cores, shared out)\n"
     "  --key value             any key of the configuration that has to be another one here, such as data_path\n"
     "\n"
@@ -96,8 +96,8 @@ static void print_rank(void *arg, const struct replay_rank *r)
 {
     (void)arg;
     bool equal = contribution_equal(&r->now, &r->past);
-    printf("rank %-6u %-12s pp %u dp %u cp %u tp %u  ", r->rank, !r->found ? "not recorded" : equal ? "equal" : "DIFFERENT",
-           r->at.pp, r->at.dp, r->at.cp, r->at.tp);
+    printf("rank %-6u %-12s pp %u dp %u cp %u tp %u  ", r->rank,
+           !r->found ? "not recorded" : equal ? "equal" : "DIFFERENT", r->at.pp, r->at.dp, r->at.cp, r->at.tp);
     print_contribution(&r->now);
     if (r->found && !equal) {
         printf(", recorded ");

@@ -1,5 +1,5 @@
-/* Why this exists: when ranks are added up, what each of them gave is gone; if one computed wrong, all go on with the same
- * wrong sum and nothing differs any more. So each rank keeps its part of every step, and how the job was split then.
+/* Why this exists: when ranks are added up, what each of them gave is gone; if one computed wrong, all go on with the
+ * same wrong sum and nothing differs any more. So each rank keeps its part of every step, and how the job was split.
  *
  * Invariants: a line is one write, so it is whole or the last; a step belongs to the start before it in the file. */
 #include "train/rank_record.h"
@@ -159,7 +159,8 @@ static enum err read_start(const struct reading *r, const json_t *line)
     const char *digest = json_string_value(json_object_get(line, "config"));
     uint64_t world;
     if (!whole(line, "start", &s.step) || !whole(line, "world", &world) || world == 0 || world > UINT32_MAX ||
-        !texts_only(s.keys) || digest == NULL || strlen(digest) != 32 || !(json_is_string(from) || json_is_null(from))) {
+        !texts_only(s.keys) || digest == NULL || strlen(digest) != 32 ||
+        !(json_is_string(from) || json_is_null(from))) {
         return FAIL(ERR_DATA, "%s: start %zu of the rank is not written as docs/formats.md says", r->path,
                     p->count + 1);
     }

@@ -1,5 +1,6 @@
-/* What each rank records of itself, RUN/recorder/rank-N.jsonl: where it started and under which layout, and what it gave
- * to the sums of each step. Enough to compute the step of that rank again, anywhere. docs/formats.md. Not collective. */
+/* What each rank records of itself, RUN/recorder/rank-N.jsonl: where it started and under which layout, and what it
+ * gave to the sums of each step. Enough to compute the step of that rank again, anywhere. docs/formats.md. Not
+ * collective. */
 #ifndef TRAIN_RANK_RECORD_H
 #define TRAIN_RANK_RECORD_H
 

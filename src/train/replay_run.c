@@ -1,10 +1,10 @@
-/* Why this exists: when a result is doubted, the question is which step went wrong, and on which rank. A layout changes no
- * bit, so both can be answered later and elsewhere: the steps are computed again on one machine and compared with the
- * states that the run logged, and with what each rank recorded of its own part.
+/* Why this exists: when a result is doubted, the question is which step went wrong, and on which rank. A layout changes
+ * no bit, so both can be answered later and elsewhere: the steps are computed again on one machine and compared with
+ * the states that the run logged, and with what each rank recorded of its own part.
  *
  * A rank's part is computed by the ranks of its data-parallel index alone: the same pieces of the model and of the
  * positions, so the same flat storage and the same sums, whatever the ZeRO stage was. */
-#include "train/replay.h"
+#include "train/replay_run.h"
 
 #include <math.h>
 
@@ -105,9 +105,8 @@ static enum err read_metrics(struct replay *r)
     if (r->past[count - 1].found || r->job->of_ranks) {
         return OK;
     }
-    return last == 0 ? FAIL(ERR_USAGE, "%s/metrics.jsonl has no step | the run recorded none to compare with", r->job->run)
-                     : FAIL(ERR_USAGE, "step %llu is not in %s/metrics.jsonl, which ends with step %llu",
-                            (unsigned long long)r->job->step, r->job->run, (unsigned long long)last);
+    return FAIL(ERR_USAGE, "step %llu is not in %s/metrics.jsonl, which ends with step %llu",
+                (unsigned long long)r->job->step, r->job->run, (unsigned long long)last);
 }
 
 /* ---- ranks: how the job was split, and what they gave ---- */
@@ -278,8 +277,8 @@ static enum err check_digest(const struct replay *r, const struct trainer *t)
         return OK;
     }
     return FAIL(ERR_USAGE,
-                "step %llu was computed with another configuration (%s) than this one (%s) | the model was changed later: "
-                "give it as it was, --model PATH",
+                "step %llu was computed with another configuration (%s) than this one (%s) | the model was changed "
+                "later: give it as it was, --model PATH",
                 (unsigned long long)r->job->step, r->start->digest, digest);
 }
 

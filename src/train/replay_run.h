@@ -1,6 +1,6 @@
 /* A step of a run again, in one process, compared with what the run recorded. */
-#ifndef TRAIN_REPLAY_H
-#define TRAIN_REPLAY_H
+#ifndef TRAIN_REPLAY_RUN_H
+#define TRAIN_REPLAY_RUN_H
 
 #include "base/buf.h"
 #include "part/layout.h"
@@ -38,10 +38,10 @@ struct replay_watch {
 };
 bool replay_step_equal(const struct past_step *now, const struct past_step *past);
 
-/* From the nearest checkpoint before the step, or the run's start. Steps before it are computed whole, as one rank or, to
- * compare ranks, as the ranks of one data-parallel index, which changes no bit; of the step itself a rank then computes
- * what it did in the run. ERR_RUN: bits differ, the message names the first step, or the ranks. ERR_USAGE with an empty
- * message: the configuration is refused, `why` has the reasons. Writes nothing. */
+/* From the nearest checkpoint before the step, or the run's start. Steps before it are computed whole, as one rank or,
+ * to compare ranks, as the ranks of one data-parallel index, which changes no bit; of the step itself a rank then
+ * computes what it did in the run. ERR_RUN: bits differ, the message names the first step, or the ranks. ERR_USAGE with
+ * an empty message: the configuration is refused, `why` has the reasons. Writes nothing. */
 MUST_USE enum err replay_run(const struct replay_job *job, const struct replay_watch *watch, struct buf *why);
 
 #endif

@@ -1,6 +1,6 @@
 #!/bin/sh
-# `invar replay` on runs of one and of several real processes: every step and every rank equals its record; a record with
-# one bit changed, and a rank that computed from other data than the rest, are found and named. TAP.
+# `invar replay` on runs of one and of several real processes: every step and every rank equals its record; a record
+# with one bit changed, and a rank that computed from other data than the rest, are found and named. TAP.
 #
 #   tests/par/replay.sh INVAR      MPI=mpich for a build with MPICH
 set -u
@@ -114,7 +114,8 @@ changed() { # NAME RUN FILE STEP FIELD EQUAL TEXT [replay arguments]
 no_mpi=
 mpi_find || no_mpi=$mpi_why
 head -c 40000 "$here/../../examples/tinyshakespeare.txt" >text.txt
-"$invar" data build text.txt --tokenizer bytes --output text >log 2>&1 || { cat log; echo "Bail out! no data"; exit 1; }
+"$invar" data build text.txt --tokenizer bytes --output text >log 2>&1 ||
+    { cat log; echo "Bail out! no data"; exit 1; }
 for family in gpt2 llama; do
     sed '/^max_steps\|^save_steps/d' "$here/$family.yaml" >$family.yaml
     cat >>$family.yaml <<'END'
@@ -135,13 +136,17 @@ run_equals "a divided pipeline with sequence parallelism" llama tp2pp2 4 --tp 2 
 run_equals "context parallel, ZeRO 3" llama cp3 3 --cp 3 --zero_stage 3
 
 ranks=1
-changed "a changed state hash" one metrics.jsonl 3 state_hash 1 "step 3 is the first that differs from the record: other weights" --step 3
-changed "a changed loss" one metrics.jsonl 3 loss 1 "step 3 is the first that differs from the record: another loss" --step 4
-changed "a changed state hash of a checkpoint" one metrics.jsonl 2 state_hash 0 "step 2 is the first that differs" --step 3
+changed "a changed state hash" one metrics.jsonl 3 state_hash 1 \
+    "step 3 is the first that differs from the record: other weights" --step 3
+changed "a changed loss" one metrics.jsonl 3 loss 1 \
+    "step 3 is the first that differs from the record: another loss" --step 4
+changed "a changed state hash of a checkpoint" one metrics.jsonl 2 state_hash 0 \
+    "step 2 is the first that differs" --step 3
 ranks=4
 changed "a changed gradient of rank 2" tp2dp2 recorder/rank-2.jsonl 5 gradient 4 \
     "step 5: 1 rank gave something else than computed now, the first is rank 2" --step 5 --rank all
-changed "a changed gradient, the rank alone" tp2dp2 recorder/rank-3.jsonl 5 gradient 1 "the first is rank 3" --step 5 --rank 3
+changed "a changed gradient, the rank alone" tp2dp2 recorder/rank-3.jsonl 5 gradient 1 \
+    "the first is rank 3" --step 5 --rank 3
 changed "a changed loss of rank 1" tp2dp2 recorder/rank-1.jsonl 5 loss_sum 4 "the first is rank 1" --step 5 --rank all
 changed "a changed number of tokens" tp2dp2 recorder/rank-0.jsonl 5 tokens 4 "the first is rank 0" --step 5 --rank all
 
@@ -152,8 +157,8 @@ damage_between() { # PREFIX
     step=$((($(wc -c <"$1.bin") / 2 - 4096) / 63))
     gap=0
     while [ $gap -lt 62 ]; do
-        yes x | tr '\n' '\0' | dd of=damaged.bin bs=2 seek=$((gap * step + 4096)) count=$((step - 4096)) conv=notrunc status=none ||
-            return 1
+        yes x | tr '\n' '\0' | dd of=damaged.bin bs=2 seek=$((gap * step + 4096)) count=$((step - 4096)) \
+            conv=notrunc status=none || return 1
         gap=$((gap + 1))
     done
 }
@@ -168,10 +173,11 @@ END
     for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do
         cat text.txt
     done >long.txt
-    "$invar" data build long.txt --tokenizer bytes --output long >log 2>&1 && damage_between long || problem="no data;"
-    MPI_SECONDS=60 launch 3 sh one_damaged.sh "$invar" train llama.yaml --output_dir wrong >log 2>&1 || problem="the run failed;"
+    "$invar" data build long.txt --tokenizer bytes --output long >log 2>&1 && damage_between long ||
+        problem="no data;"
+    launch 3 sh one_damaged.sh "$invar" train llama.yaml --output_dir wrong >log 2>&1 || problem="the run failed;"
     replay 1 0 "step 1 is the first that differs from the record" wrong --step 1
-    replay 1 2 "step 1: 1 rank gave something else than computed now, the first is rank 1" wrong --step 1 --rank all
+    replay 1 2 "1 rank gave something else than computed now, the first is rank 1" wrong --step 1 --rank all
     replay 0 1 "rank 2 " wrong --step 1 --rank 2
     finish "$name"
 fi

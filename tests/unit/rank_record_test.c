@@ -44,7 +44,8 @@ static void write_steps(const struct conf *c, uint32_t world, uint64_t done, con
     const struct rank_start start = { 3, world, done, from };
     assert_ok(rank_record_open(&r, root, &start, c));
     for (uint64_t step = done + 1; step <= last; step++) {
-        const struct contribution given = { -5 * (int64_t)step, step * world, step % 2 == 0, 0xabcdef0000000000u + step };
+        const struct contribution given = { -5 * (int64_t)step, step * world, step % 2 == 0,
+                                            0xabcdef0000000000u + step };
         assert_ok(rank_record_step(r, step, &given));
     }
     rank_record_close(r);
@@ -70,7 +71,8 @@ static void a_record_reads_back(void **state)
     assert_true(p.given.loss == -20 && p.given.tokens == 24 && p.given.hashed);
     assert_true(p.given.gradient == 0xabcdef0000000004u);
     const struct past_start *first = &p.starts[0], *second = &p.starts[1];
-    assert_true(first->world == 4 && first->step == 0 && first->from == NULL && second->world == 6 && second->step == 2);
+    assert_true(first->world == 4 && first->step == 0 && first->from == NULL);
+    assert_true(second->world == 6 && second->step == 2);
     assert_string_equal(second->from, "/a \"b\"/step-2");
     assert_string_equal(first->digest, digest);
     assert_string_equal(key(first, "pp"), "2");
@@ -113,7 +115,8 @@ static void a_line_that_was_cut_is_no_line(void **state)
     conf_release(&c);
 }
 
-#define START "{\"start\":0,\"rank\":3,\"world\":4,\"from\":null,\"config\":\"00112233445566778899aabbccddeeff\",\"keys\":{}}\n"
+#define START                                                                                                          \
+    "{\"start\":0,\"rank\":3,\"world\":4,\"from\":null,\"config\":\"00112233445566778899aabbccddeeff\",\"keys\":{}}\n"
 
 static void lines_of_another_form_are_refused(void **state)
 {
