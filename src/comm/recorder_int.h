@@ -27,7 +27,8 @@ struct ring_head {
     char host[RECORDER_HOST_BYTES];
     uint64_t check; /* hash of all above */
     _Alignas(64) _Atomic uint64_t begun;
-    _Alignas(64) _Atomic uint64_t step, phase_ticks, beat_ticks;
+    _Alignas(64) _Atomic uint64_t step;
+    _Atomic uint64_t phase_ticks, beat_ticks;
     _Atomic uint64_t rate; /* nanoseconds of a tick, times 2^32 */
     _Atomic uint32_t phase, layer;
     _Atomic uint32_t ended; /* 0, or 1 + exit code */
@@ -35,7 +36,12 @@ struct ring_head {
 #define HEAD_CHECKED offsetof(struct ring_head, check)
 
 _Static_assert(sizeof(struct ring_head) <= HEAD_BYTES, "the head fits its page");
-_Static_assert(sizeof(struct record) == 144, "the record of version 1");
+_Static_assert(HEAD_CHECKED == 120 && offsetof(struct ring_head, begun) == 128 &&
+                   offsetof(struct ring_head, step) == 192 && offsetof(struct ring_head, rate) == 216 && offsetof(struct ring_head, ended) == 232,
+               "the head of version 1");
+_Static_assert(sizeof(struct record) == 144 && offsetof(struct record, layer) == 20 &&
+                   offsetof(struct record, line) == 72 && offsetof(struct record, check) == 136,
+               "the record of version 1");
 
 static inline uint64_t record_check(const struct record *x)
 {

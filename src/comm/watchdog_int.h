@@ -6,6 +6,8 @@
 #include <poll.h>
 #include <pthread.h>
 
+#include "comm/exit_record.h"
+#include "comm/recorder.h"
 #include "comm/watchdog.h"
 
 #define WATCH_ROUNDS 2u

@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "comm/recorder.h"
 #include "comm/watchdog.h"
 
 #define LIMIT_S 0.3
