@@ -132,8 +132,8 @@ MUST_USE enum err model_eval_op(struct model *m, uint32_t chunk, uint32_t set, c
 MUST_USE enum err model_eval(struct model *m, const struct micro *b, struct model_loss *loss, float *token_loss);
 /* Whether forward passes drop: true at first. */
 void model_set_dropout(struct model *m, bool on);
-/* MODEL_INFER, one rank: append `count` tokens at position `first` (the cache holds positions below it) and give the logits
- * [count][vocab] of all of them when all_rows, else [1][vocab] of the last. */
+/* MODEL_INFER, one rank: append `count` tokens at position `first` (the cache holds positions below it) and give the
+ * logits [count][vocab] of all of them when all_rows, else [1][vocab] of the last. */
 MUST_USE enum err model_infer(struct model *m, uint64_t first, uint64_t count, const int32_t *token, bool all_rows,
                               float *logits);
 

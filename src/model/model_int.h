@@ -123,6 +123,7 @@ static inline uint64_t own_count(const struct rows *r)
     return r->own.hi - r->own.lo;
 }
 
+/* The rows of a call with so many sequences, and which of them are this rank's own. */
 struct rows model_rows(const struct model *m, uint64_t sequences);
 
 /* ---- weights as linear maps (linear.c) ---- */
