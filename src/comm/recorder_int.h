@@ -37,7 +37,8 @@ struct ring_head {
 
 _Static_assert(sizeof(struct ring_head) <= HEAD_BYTES, "the head fits its page");
 _Static_assert(HEAD_CHECKED == 120 && offsetof(struct ring_head, begun) == 128 &&
-                   offsetof(struct ring_head, step) == 192 && offsetof(struct ring_head, rate) == 216 && offsetof(struct ring_head, ended) == 232,
+                   offsetof(struct ring_head, step) == 192 && offsetof(struct ring_head, rate) == 216 &&
+                   offsetof(struct ring_head, ended) == 232,
                "the head of version 1");
 _Static_assert(sizeof(struct record) == 144 && offsetof(struct record, layer) == 20 &&
                    offsetof(struct record, line) == 72 && offsetof(struct record, check) == 136,
