@@ -9,8 +9,8 @@ import shutil
 import subprocess
 import sys
 
-FLOAT_STORE = """static bool store_grad(const float *tile, const struct gemm_job *job, uint64_t i, uint64_t j, uint32_t rows,
-                       uint32_t cols)
+FLOAT_STORE = """static bool store_grad(const float *tile, const struct gemm_job *job, uint64_t i, uint64_t j,
+                       uint32_t rows, uint32_t cols)
 {
     for (uint32_t r = 0; r < rows; r++, tile += NR) {
         float *grad = (float *)(void *)job->grad + (i + r) * job->ldg + j;
@@ -51,7 +51,7 @@ EDITS = [
      "adamw_step(&c, j->p + i, j->m + i, j->v + i, (int64_t *)(void *)((float *)(void *)j->grad + i));"),
 ]
 FIXED = {  # v16_add_fixed of each instruction set: the sum of a unit, as it is
-    "simd_avx512.h": "_mm512_storeu_ps((float *)(void *)acc, _mm512_add_ps(_mm512_loadu_ps((float *)(void *)acc), v.v));",
+    "simd_avx512.h": "float *at = (float *)(void *)acc; _mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), v.v));",
     "simd_avx2.h": "_mm256_storeu_ps((float *)(void *)acc, v.lo); _mm256_storeu_ps((float *)(void *)acc + 8, v.hi);",
     "simd_scalar.h": "memcpy(acc, v.f, sizeof(v.f));",
 }
@@ -69,7 +69,8 @@ def edit(path, pattern, replacement):
 
 def main():
     source, copy = sys.argv[1:]
-    files = subprocess.run(["git", "ls-files"], cwd=source, check=True, capture_output=True, text=True).stdout.split("\n")
+    listed = subprocess.run(["git", "ls-files"], cwd=source, check=True, capture_output=True, text=True)
+    files = listed.stdout.split("\n")
     for name in filter(None, files):
         os.makedirs(os.path.join(copy, os.path.dirname(name)), exist_ok=True)
         shutil.copy(os.path.join(source, name), os.path.join(copy, name))
@@ -77,8 +78,9 @@ def main():
     for name, pattern, replacement in EDITS:
         edit(os.path.join(kern, name), pattern, replacement)
     for name, body in FIXED.items():
-        edit(os.path.join(kern, name), r"V16_INLINE uint32_t v16_add_fixed\(int64_t \*acc, struct v16 v\)\n\{.*?\n\}\n",
-             "V16_INLINE uint32_t v16_add_fixed(int64_t *acc, struct v16 v)\n{\n    " + body + "\n    return 0;\n}\n")
+        head = "V16_INLINE uint32_t v16_add_fixed(int64_t *acc, struct v16 v, float limit)\n{\n"
+        edit(os.path.join(kern, name), re.escape(head) + r".*?\n\}\n",
+             head + "    (void)limit;\n    " + body + "\n    return 0;\n}\n")
 
 
 main()
