@@ -1,10 +1,11 @@
 #!/bin/sh
 # `invar replay` on runs of one and of several real processes: every step and every rank equals its record; a record
-# with one bit changed, and a rank that computed from other data than the rest, are found and named. TAP.
+# with one bit changed, and a rank that computed one bit wrong, are found and named. TAP.
 #
-#   tests/par/replay.sh INVAR      MPI=mpich for a build with MPICH
+#   tests/par/replay.sh INVAR FAULTY      FAULTY: the program with flip.c; MPI=mpich for a build with MPICH
 set -u
 invar=$(realpath "$1")
+faulty=$(realpath "$2")
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/invar-replay.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -23,7 +24,7 @@ report() { # PROBLEM NAME: an empty problem is none
         echo "not ok $number - $2"
         echo "# $1"
         sed 's/^/#   /' log 2>/dev/null | tail -n 20
-        echo "# rerun: MPI=$MPI tests/par/replay.sh $invar"
+        echo "# rerun: MPI=$MPI tests/par/replay.sh $invar $faulty"
     fi
 }
 
@@ -150,35 +151,20 @@ changed "a changed gradient, the rank alone" tp2dp2 recorder/rank-3.jsonl 5 grad
 changed "a changed loss of rank 1" tp2dp2 recorder/rank-1.jsonl 5 loss_sum 4 "the first is rank 1" --step 5 --rank all
 changed "a changed number of tokens" tp2dp2 recorder/rank-0.jsonl 5 tokens 4 "the first is rank 0" --step 5 --rank all
 
-# The data of one machine are damaged, where the start of a job does not look: 64 stretches of 4096 tokens are compared.
-# All ranks go on with the same wrong sums, so nothing differs while it runs.
-damage_between() { # PREFIX
-    cp "$1.idx" damaged.idx && cp "$1.json" damaged.json && cp "$1.bin" damaged.bin || return 1
-    step=$((($(wc -c <"$1.bin") / 2 - 4096) / 63))
-    gap=0
-    while [ $gap -lt 62 ]; do
-        yes x | tr '\n' '\0' | dd of=damaged.bin bs=2 seek=$((gap * step + 4096)) count=$((step - 4096)) \
-            conv=notrunc status=none || return 1
-        gap=$((gap + 1))
-    done
-}
-ranks=3
-name="a rank that computed from other data is found"
+# One bit of one gradient of rank 2 is wrong in step 3. All ranks go on with the same wrong sums: nothing differs while it
+# runs, and a checkpoint after it holds its result.
+ranks=4
+name="a rank that computed one bit wrong"
 if can_start "$name"; then
     problem=
-    cat >one_damaged.sh <<'END'
-case ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}} in 1) data=damaged ;; *) data=long ;; esac
-exec "$@" --data_path $data
-END
-    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do
-        cat text.txt
-    done >long.txt
-    "$invar" data build long.txt --tokenizer bytes --output long >log 2>&1 && damage_between long ||
-        problem="no data;"
-    launch 3 sh one_damaged.sh "$invar" train llama.yaml --output_dir wrong >log 2>&1 || problem="the run failed;"
-    replay 1 0 "step 1 is the first that differs from the record" wrong --step 1
-    replay 1 2 "1 rank gave something else than computed now, the first is rank 1" wrong --step 1 --rank all
-    replay 0 1 "rank 2 " wrong --step 1 --rank 2
+    product=$invar
+    invar=$faulty
+    INVAR_FLIP=2@3 job gpt2 wrong --tp 2 --zero_stage 1 --micro_batch_size 2 || problem="the run failed;"
+    invar=$product
+    replay 0 2 "as 1 rank" wrong --step 2
+    replay 1 1 "step 3 is the first that differs from the record: other weights" wrong --step 4
+    replay 1 4 "step 3: 1 rank gave something else than computed now, the first is rank 2" wrong --step 3 --rank all
+    replay 0 5 "as 2 ranks" wrong --step 5 --rank all
     finish "$name"
 fi
 
