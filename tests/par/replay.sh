@@ -151,8 +151,8 @@ changed "a changed gradient, the rank alone" tp2dp2 recorder/rank-3.jsonl 5 grad
 changed "a changed loss of rank 1" tp2dp2 recorder/rank-1.jsonl 5 loss_sum 4 "the first is rank 1" --step 5 --rank all
 changed "a changed number of tokens" tp2dp2 recorder/rank-0.jsonl 5 tokens 4 "the first is rank 0" --step 5 --rank all
 
-# One bit of one gradient of rank 2 is wrong in step 3. All ranks go on with the same wrong sums: nothing differs while it
-# runs, and a checkpoint after it holds its result.
+# One bit of one gradient of rank 2 is wrong in step 3. All ranks go on with the same wrong sums: nothing differs while
+# it runs, and a checkpoint after it holds its result.
 ranks=4
 name="a rank that computed one bit wrong"
 if can_start "$name"; then
