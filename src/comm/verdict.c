@@ -239,6 +239,11 @@ void verdict_blame(struct verdict *v, uint32_t from)
     }
 }
 
+bool verdict_blames(const struct verdict *v)
+{
+    return memchr(v->late, true, v->room * sizeof(*v->late)) != NULL;
+}
+
 void verdict_blame_one(struct verdict *v, uint32_t place)
 {
     v->late[place] = true;

@@ -56,6 +56,8 @@ void verdict_release(struct verdict *v);
  * stopped, else ranks that wait for nobody, else ranks whose main thread computes, else, when all wait for each other,
  * those that most wait for. */
 void verdict_blame(struct verdict *v, uint32_t from);
+/* Whether anybody is marked. */
+bool verdict_blames(const struct verdict *v);
 /* Mark a rank of this node, or one of another node, which is added when there is room. */
 void verdict_blame_one(struct verdict *v, uint32_t place);
 void verdict_blame_remote(struct verdict *v, const struct rank_view *r);

@@ -209,7 +209,9 @@ static bool report_wait(struct watchdog *d, uint32_t slot, uint64_t waited)
     if (!judge(d, &v)) {
         return true; /* the claim stays: without memory there is no better report */
     }
-    bool mine = !v.far_late || waited > d->limit_ns + TURN_FIRST_NS + turn * TURN_NS;
+    /* Nobody is late: all have come just now, or the transfer itself takes long, which may take as long again. */
+    uint64_t more = v.far_late ? TURN_FIRST_NS + turn * TURN_NS : verdict_blames(&v) ? 0 : d->limit_ns;
+    bool mine = waited > d->limit_ns + more;
     bool stands = atomic_load_explicit(&d->wait[slot].record, memory_order_acquire) == d->wait[slot].seen;
     if (mine && stands) {
         if (v.far_late) {
