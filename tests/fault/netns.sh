@@ -2,14 +2,16 @@
 # Two hosts on one machine: network namespaces with their own addresses and host names, joined by a cable, so that MPI
 # sees two nodes and talks TCP between them. Needs root.
 #
-#   tests/fault/netns.sh COMM_DRIVER          every call of comm.h on 2 + 2 ranks against its serial definition, and
-#                                             how a job on two nodes ends when a rank fails. TAP
+#   tests/fault/netns.sh COMM_DRIVER INVAR    every call of comm.h on 2 + 2 ranks against its serial definition, how a
+#                                             job on two nodes ends when a rank fails, and training. TAP
 #   tests/fault/netns.sh --run N COMMAND...   any command, as N ranks on each host; the launcher's exit status
 #
 # MPI=mpich for programs that are built with MPICH.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../par/mpi_launch.sh"
+. "$here/../par/matrix_data.sh"
+. "$here/../par/train_same.sh"
 
 unable() {
     if ! mpi_find; then
@@ -92,7 +94,23 @@ if [ "$1" = --run ]; then
 fi
 
 driver=$(realpath "$1")
+invar=$(realpath "$2")
 number=0
+
+trains() { # RANKS ON EACH [--key value ...]
+    number=$((number + 1))
+    each=$1
+    shift
+    name="train on $each + $each ranks, $*"
+    same_as_one out "$work/log" on_both "$each" "$invar" train "$same_config" "$@"
+    if [ -z "$problem" ]; then
+        echo "ok $number - $name"
+    else
+        echo "not ok $number - $name"
+        echo "# $problem"
+        tail -n 10 "$work/log" | sed 's/^/#   /'
+    fi
+}
 
 # check NAME RC TEXT RANKS MODE: it exits with RC and prints TEXT once.
 check() {
@@ -109,7 +127,7 @@ check() {
     fi
 }
 
-echo 1..8
+echo 1..12
 check "all calls on 2 + 2 ranks" 0 "4 ranks, 2 nodes, 2 ranks on this one" 2 calls
 check "large ones on 2 + 2 ranks" 0 "4 ranks, 2 nodes, 2 ranks on this one" 2 big
 check "all calls on 1 + 1 ranks" 0 "2 ranks, 2 nodes, 1 ranks on this one" 1 calls
@@ -118,3 +136,8 @@ check "an agreed error keeps its code and is said once" 2 "error: rank 1: key x:
 check "an error of one rank reaches the other host" 3 "error: rank 3: file f: damaged" 2 fails
 check "different calls are named" 5 "ranks 0, 2-3 are at #1 all-reduce sum i64 x 4" 2 mismatch
 check "different sizes of a message between hosts are named" 5 "rank 0 made #1 send byte x 64" 1 message
+same_start "$invar" "$work"
+trains 1 --zero_stage 2
+trains 2 --tp 2 --micro_batch_size 1
+trains 2 --pp 4
+trains 2 --tp 2 --pp 2 --sequence_parallel true

@@ -2,12 +2,14 @@
 # Slurm on one node, under a folder of its own, started and stopped by this script. Needs root, and the packages
 # slurm-wlm and munge.
 #
-#   tests/fault/slurm.sh COMM_DRIVER        jobs started by srun, and by mpirun in a batch script; what srun without MPI
-#                                           starts is refused; a batch shell is no launcher. TAP
+#   tests/fault/slurm.sh COMM_DRIVER INVAR  jobs started by srun, and by mpirun in a batch script; what srun without MPI
+#                                           starts is refused; a batch shell is no launcher; training. TAP
 #   tests/fault/slurm.sh --run COMMAND...   any command with SLURM_CONF set, as in: --run srun --mpi=pmix -n 2 hostname
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../par/mpi_launch.sh"
+. "$here/../par/matrix_data.sh"
+. "$here/../par/train_same.sh"
 
 unable() {
     if [ "$(id -u)" != 0 ]; then
@@ -112,6 +114,7 @@ if [ "$1" = --run ]; then
 fi
 
 driver=$(realpath "$1")
+invar=$(realpath "$2")
 number=0
 
 # check NAME RC TEXT COMMAND...: it exits with RC and prints TEXT once.
@@ -139,7 +142,7 @@ cat "$work/batch.out"
 exit \$code
 END
 
-echo 1..7
+echo 1..8
 check "all calls on ranks of srun" 0 "2 ranks, 1 nodes, 2 ranks on this one" srun --mpi=pmix -n 2 "$driver" calls
 check "an agreed error keeps its code and is said once" 2 "error: rank 1: key x: 3, expected 4" \
     srun --mpi=pmix -n 2 "$driver" agreed
@@ -151,3 +154,12 @@ check "a batch shell is no launcher" 0 "1 ranks, 1 nodes, 1 ranks on this one" \
     sh "$work/in_batch" "$driver agreed"
 check "mpirun in a batch job" 0 "2 ranks, 1 nodes, 2 ranks on this one" \
     sh "$work/in_batch" "$mpi_run -n 2 $driver calls"
+same_start "$invar" "$work"
+same_as_one trained "$work/trained.log" srun --mpi=pmix -n 2 "$invar" train "$same_config" --cp 2
+if [ -z "$problem" ]; then
+    echo "ok 8 - train on two ranks of srun"
+else
+    echo "not ok 8 - train on two ranks of srun"
+    echo "# $problem"
+    tail -n 10 "$work/trained.log" | sed 's/^/#   /'
+fi

@@ -12,11 +12,11 @@ if ! pkg-config --exists mpich || ! command -v mpiexec.mpich >/dev/null; then
     exit 77
 fi
 test -f "$build/build.ninja" || meson setup -Dmpi=mpich "$build" "$root" >/dev/null
-ninja -C "$build" comm_driver >/dev/null
+ninja -C "$build" comm_driver invar >/dev/null
 log=$build/mpich.log
 : >"$log"
 for script in tests/par/mpirun.sh tests/fault/netns.sh; do
-    "$root/$script" "$build/comm_driver" | tee -a "$log"
+    "$root/$script" "$build/comm_driver" "$build/invar" | tee -a "$log"
 done
 passed=$(grep -c '^ok' "$log") || true
 failed=$(grep -c '^not ok' "$log") || true

@@ -1,15 +1,19 @@
 #!/bin/sh
 # Jobs of real processes, started by mpirun: every call of comm.h on 1 to 4 ranks against its serial definition, in
-# shared memory, over MPI, and mixed; and how a job ends when a rank fails: exit code, one message, nothing left. TAP.
+# shared memory, over MPI, and mixed; training over MPI; and how a job ends when a rank fails: exit code, one message,
+# nothing left. TAP.
 #
-#   tests/par/mpirun.sh COMM_DRIVER [NAME-PART]      MPI=mpich for a driver that is built with MPICH
+#   tests/par/mpirun.sh COMM_DRIVER INVAR [NAME-PART]      MPI=mpich for programs that are built with MPICH
 set -u
 driver=$(realpath "$1")
-only=${2:-}
+invar=$(realpath "$2")
+only=${3:-}
 work=$(mktemp -d "${TMPDIR:-/tmp}/invar-mpirun.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 export TMPDIR="$work"
 . "$(dirname "$0")/mpi_launch.sh"
+. "$(dirname "$0")/matrix_data.sh"
+. "$(dirname "$0")/train_same.sh"
 if ! mpi_find; then
     echo "1..0 # SKIP $mpi_why"
     exit 0
@@ -25,7 +29,7 @@ report() { # PROBLEM NAME: an empty problem is none
         echo "not ok $number - $2"
         echo "# $1"
         sed 's/^/#   /' "$work/log" 2>/dev/null | head -n 30
-        echo "# rerun: MPI=$MPI tests/par/mpirun.sh $driver '$2'"
+        echo "# rerun: MPI=$MPI tests/par/mpirun.sh $driver $invar '$2'"
     fi
 }
 
@@ -58,6 +62,16 @@ calls() { # TRANSPORT RANKS NODES MODE
     report "$problem" "$name"
 }
 
+trains() { # TRANSPORT RANKS [--key value ...]
+    transport=$1 ranks=$2
+    shift 2
+    name="train, $ranks ranks, $transport${*:+, $*}"
+    wanted "$name" || return 0
+    [ -d "$work/one" ] || same_start "$invar" "$work"
+    same_as_one out "$work/log" launch $ranks env INVAR_TRANSPORT=$transport "$invar" train "$same_config" "$@"
+    report "$problem" "$name"
+}
+
 ends() { # NAME TRANSPORT MODE RC TEXT
     wanted "$1" || return 0
     run "$4" "$5" launch 4 env INVAR_TRANSPORT="$2" "$driver" "$3"
@@ -78,6 +92,10 @@ calls "" 4 1 big
 calls mpi 4 4 big
 calls mpi 4 4 threads
 calls mpi:2 4 2 threads
+
+trains mpi 3 --zero_stage 3
+trains mpi 2 --tp 2 --sequence_parallel true
+trains mpi:2 4 --pp 2 --cp 2 --micro_batch_size 1
 
 for transport in "" mpi:2 mpi; do
     where="${transport:-one node}"
@@ -147,6 +165,7 @@ fi
 # In /dev/shm there may be files of other jobs: those have somebody who uses them.
 name="nothing is left in /dev/shm and TMPDIR"
 if wanted "$name"; then
+    rm -rf "$work/one" "$work"/data.* "$work/one.log"
     left=$(find "$work" ! -type d ! -name log ! -name start)
     for file in $(find /dev/shm -type f -newer "$work/start"); do
         grep -qF "$file" /proc/[0-9]*/maps 2>/dev/null || left="$left $file"
