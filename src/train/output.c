@@ -34,6 +34,18 @@ enum err output_lock(const struct conf *c, int *lock)
     return OK;
 }
 
+enum err output_recorder(const struct conf *c, int *lock)
+{
+    char *path;
+    TRY(file_make_folder(c->output_dir));
+    TRY(output_lock(c, lock)); /* it is new, or was locked before it was looked at */
+    TRY(file_join(&path, c->output_dir, OUTPUT_RECORDER));
+    enum err err = c->overwrite_output_dir && c->resume_from_checkpoint == NULL ? file_remove_tree(path) : OK;
+    err = err == OK ? file_make_folder(path) : err;
+    free(path);
+    return err;
+}
+
 /* Whether `path` is the folder output_dir or lies in it. */
 static bool is_inside(const char *path, const char *output_dir)
 {

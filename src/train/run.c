@@ -6,7 +6,6 @@
 #include "train/output.h"
 #include "train/trainer.h"
 
-#define RECORDER_FOLDER "recorder"
 #define REJECTED_MAX 5u /* steps in a row that may be rejected before the run gives up */
 
 /* A pipeline that waits for one stage says so, with a better division when there is one. */
@@ -68,7 +67,7 @@ out:
 /* What an earlier run left that this one replaces. */
 static enum err remove_run(const struct trainer *t)
 {
-    static const char *const names[] = { "checkpoints", "metrics.jsonl", RECORDER_FOLDER };
+    static const char *const names[] = { "checkpoints", "metrics.jsonl" };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         char *path;
         TRY(file_join(&path, t->conf->output_dir, names[i]));
@@ -86,8 +85,9 @@ static enum err prepare_folder(struct trainer *t)
     char *path = NULL;
     struct buf yaml = { 0 };
     enum err err;
-    TRY_OUT(file_make_folder(c->output_dir));
-    TRY_OUT(output_lock(c, &t->lock)); /* it is new, or was locked before it was looked at */
+    if (comm_size(t->ranks.all) == 1) { /* of several ranks it was made when they began to be watched */
+        TRY_OUT(output_recorder(c, &t->lock));
+    }
     TRY_OUT(output_check(c, t->checkpoints));
     if (c->overwrite_output_dir && c->resume_from_checkpoint == NULL) {
         TRY_OUT(remove_run(t));
@@ -98,27 +98,20 @@ static enum err prepare_folder(struct trainer *t)
     TRY_OUT(conf_save(c, &yaml));
     TRY_OUT(file_replace(path, yaml.data, yaml.bytes));
     TRY_OUT(metrics_open(&t->metrics, c->output_dir, c->report_tensorboard, t->step));
-    free(path);
-    path = NULL;
-    TRY_OUT(file_join(&path, c->output_dir, RECORDER_FOLDER));
-    TRY_OUT(file_make_folder(path));
 out:
     free(path);
     buf_release(&yaml);
     return err;
 }
 
-/* From here on what this rank gives and calls is recorded, and somebody who is late is named. */
+/* From here on what this rank gives is recorded. */
 static enum err record(struct trainer *t)
 {
     char *folder;
     const uint32_t rank = comm_rank(t->ranks.all), world = comm_size(t->ranks.all);
     const struct rank_start start = { .rank = rank, .world = world, .step = t->step, .from = t->from };
-    TRY(file_join(&folder, t->conf->output_dir, RECORDER_FOLDER));
+    TRY(file_join(&folder, t->conf->output_dir, OUTPUT_RECORDER));
     enum err err = rank_record_open(&t->record, folder, &start, t->conf);
-    if (err == OK && world > 1) {
-        err = comm_watch(t->ranks.world, folder, t->conf->distributed_timeout);
-    }
     free(folder);
     return err;
 }

@@ -63,7 +63,7 @@ static bool gradient_differs(const struct trace *a, const struct trace *b, const
     return false;
 }
 
-bool trace_differs(const struct trace *a, const struct trace *b, const struct registry *r, char where[256])
+enum trace_part trace_differs(const struct trace *a, const struct trace *b, const struct registry *r, char where[256])
 {
     for (uint32_t i = 0; i <= a->layers; i++) {
         if (a->layer[i] != b->layer[i]) {
@@ -72,17 +72,17 @@ bool trace_differs(const struct trace *a, const struct trace *b, const struct re
             } else {
                 snprintf(where, 256, "the output of layer %u (forward)", i - 1);
             }
-            return true;
+            return TRACE_FORWARD;
         }
     }
     if (gradient_differs(a, b, r, where)) {
-        return true;
+        return TRACE_BACKWARD;
     }
     for (uint32_t i = 0; i < a->params; i++) {
         if (a->weight[i] != b->weight[i]) {
             snprintf(where, 256, "%s (update)", r->list[i].name);
-            return true;
+            return TRACE_UPDATE;
         }
     }
-    return false;
+    return TRACE_SAME;
 }

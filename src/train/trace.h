@@ -21,8 +21,8 @@ void trace_gradients(struct trace *t, const struct holdings *h);
 /* Sum over ranks; weights are the sums of truth_state. Collective over all ranks. */
 MUST_USE enum err trace_finish(struct trace *t, const struct holdings *h, const uint64_t *weights);
 
-/* The first entry, in the order of computation (forward, backward, update), in which two traces of a model differ: in
- * words in `where`. False: none. */
-bool trace_differs(const struct trace *a, const struct trace *b, const struct registry *r, char where[256]);
+/* The part of a step in whose results two traces of a model differ first, and the first of them in words in `where`. */
+enum trace_part { TRACE_FORWARD, TRACE_BACKWARD, TRACE_UPDATE, TRACE_SAME };
+enum trace_part trace_differs(const struct trace *a, const struct trace *b, const struct registry *r, char where[256]);
 
 #endif

@@ -280,6 +280,20 @@ static enum err check_start(struct trainer *t)
     return OK;
 }
 
+/* From here on what ranks call is recorded, and one that is late is named. Collective. */
+static enum err watch(struct trainer *t, struct comm_world *w)
+{
+    char *folder;
+    if (!t->writes || comm_size(comm_all(w)) == 1) {
+        return OK;
+    }
+    TRY(comm_agree(comm_all(w), t->leads ? output_recorder(t->conf, &t->lock) : OK));
+    TRY(file_join(&folder, t->conf->output_dir, OUTPUT_RECORDER));
+    enum err err = comm_watch(w, folder, t->conf->distributed_timeout);
+    free(folder);
+    return comm_agree(comm_all(w), err);
+}
+
 enum err trainer_open(struct trainer *t, struct conf *conf, const struct trainer_use *use)
 {
     struct comm_world *w = use->world;
@@ -290,6 +304,7 @@ enum err trainer_open(struct trainer *t, struct conf *conf, const struct trainer
     bool fresh;
     TRY_OUT(comm_agree(comm_all(w), open_local(t, conf)));
     TRY_OUT(comm_agree(comm_all(w), same_everywhere(comm_all(w), conf, t->data, t->eval_data)));
+    TRY_OUT(watch(t, w));
     TRY_OUT(crew_open(&t->crew, w, conf->threads));
     TRY_OUT(ranks_open(&t->ranks, w, conf));
     TRY_OUT(comm_agree(comm_all(w), open_model(t)));

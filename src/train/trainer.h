@@ -74,7 +74,8 @@ struct step_report {
 /* Open data, tokenizer and model for `conf`, check that they fit together, lay out all memory, then start fresh
  * weights, load those of model_path, or resume. What only the inputs can say is set in `conf`: model and tokenizer
  * where they were not given (from the checkpoint or the model folder), tp_grain, max_steps from epochs. `conf` and
- * the world must outlive the trainer. Writes nothing. Collective over the world; an error of one rank is every rank's.
+ * the world must outlive the trainer. Writes nothing but the
+ * recorder folder of several ranks. Collective over the world; an error of one rank is every rank's.
  */
 MUST_USE enum err trainer_open(struct trainer *t, struct conf *conf, const struct trainer_use *use);
 void trainer_close(struct trainer *t);

@@ -227,9 +227,15 @@ enum err verify_global_batch(const struct verify_job *job, uint64_t *global_batc
 
 /* ---- where two layouts part ---- */
 
+/* A step looked at closely. */
+struct close_up {
+    struct trace trace;
+    struct verify_step step;
+};
+
 /* The trace of rank 0 is that of all ranks together. */
-static enum err traced(const struct verify_job *job, const struct verify_layout *l, uint64_t global_batch,
-                       uint32_t step, struct trace *out)
+static enum err look(const struct verify_job *job, const struct verify_layout *l, uint64_t global_batch, uint32_t step,
+                     struct close_up *out)
 {
     struct trace traces[VERIFY_RANKS_MAX] = { { 0 } };
     struct buf why = { 0 };
@@ -239,30 +245,48 @@ static enum err traced(const struct verify_job *job, const struct verify_layout 
     for (uint32_t i = 1; i < VERIFY_RANKS_MAX; i++) {
         trace_close(&traces[i]);
     }
-    *out = traces[0];
+    out->trace = traces[0];
+    if (err == OK) {
+        out->step = result.step[step - 1];
+    }
     verify_result_release(&result);
     buf_release(&why);
     return err;
 }
 
+/* In the order of computation: the batch, forward, loss, gradients, their norm, new weights. `a` is what was expected. */
+static void find_difference(const struct close_up *a, const struct close_up *b, const struct registry *r, char where[256])
+{
+    enum trace_part part = trace_differs(&a->trace, &b->trace, r, where);
+    const struct verify_step *want = &a->step, *got = &b->step;
+    if (got->tokens != want->tokens) {
+        snprintf(where, 256, "the number of tokens that count: %llu instead of %llu", (unsigned long long)got->tokens,
+                 (unsigned long long)want->tokens);
+    } else if (part > TRACE_FORWARD && memcmp(&got->loss, &want->loss, sizeof(got->loss)) != 0) {
+        snprintf(where, 256, "the loss: %.17g instead of %.17g", got->loss, want->loss);
+    } else if (part > TRACE_BACKWARD && memcmp(&got->grad_norm, &want->grad_norm, sizeof(got->grad_norm)) != 0) {
+        snprintf(where, 256, "the norm of the gradients: %.17g instead of %.17g", got->grad_norm, want->grad_norm);
+    } else if (part == TRACE_SAME) {
+        snprintf(where, 256, "nothing when run again: the difference does not repeat, so it depends on timing");
+    }
+}
+
 enum err verify_explain(const struct verify_job *job, const struct verify_layout *a, const struct verify_layout *b,
                         uint64_t global_batch, uint32_t step, char where[256])
 {
-    struct trace first = { 0 }, second = { 0 };
+    struct close_up first = { 0 }, second = { 0 };
     struct registry r = { 0 };
     struct conf conf = { 0 };
     enum err err;
     TRY_OUT(load_serial(job, &conf));
     const struct share all = share_all(conf.model.layers);
     TRY_OUT(registry_init(&r, &conf.model, &all));
-    TRY_OUT(traced(job, a, global_batch, step, &first));
-    TRY_OUT(traced(job, b, global_batch, step, &second));
-    if (!trace_differs(&first, &second, &r, where)) {
-        snprintf(where, 256, "nothing when run again: the difference does not repeat, so it depends on timing");
-    }
+    TRY_OUT(look(job, a, global_batch, step, &first));
+    TRY_OUT(look(job, b, global_batch, step, &second));
+    find_difference(&first, &second, &r, where);
 out:
-    trace_close(&first);
-    trace_close(&second);
+    trace_close(&first.trace);
+    trace_close(&second.trace);
     registry_release(&r);
     conf_release(&conf);
     return err;
