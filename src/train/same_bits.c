@@ -2,7 +2,7 @@
  * looks. Ranks are threads, so a laptop can check the layout of a cluster, as far as its memory goes.
  *
  * Every layout is given explicitly, also the axes it leaves at 1, so that the file's own layout does not matter. */
-#include "train/verify.h"
+#include "train/same_bits.h"
 
 #include "train/thread_ranks.h"
 

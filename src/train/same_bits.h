@@ -1,6 +1,6 @@
 /* The same steps under many layouts, compared bit by bit. Ranks are threads of this process. */
-#ifndef TRAIN_VERIFY_H
-#define TRAIN_VERIFY_H
+#ifndef TRAIN_SAME_BITS_H
+#define TRAIN_SAME_BITS_H
 
 #include "base/buf.h"
 #include "conf/conf.h"
