@@ -88,6 +88,7 @@ run_equals() { # NAME FAMILY RUN RANKS [--key value ...]
         report "the run failed" "$name"
         return
     fi
+    grep -q '"gradient":"0000000000000000"' "$run"/recorder/*.jsonl && problem="a rank gave no gradients;"
     replay 0 1 "from a fresh start, step 0 as 1 rank" "$run" --step 1
     replay 0 2 "from $run/checkpoints/step-2 (step 2) as 1 rank" "$run" --step 3
     replay 0 "$ranks" "from a fresh start, step 0" "$run" --step 1 --rank all
