@@ -162,12 +162,12 @@ if wanted "$name"; then
     mpi_find
 fi
 
-# In /dev/shm there may be files of other jobs: those have somebody who uses them.
+# In /dev/shm there may be files of other jobs, which somebody uses, and folders of other tests.
 name="nothing is left in /dev/shm and TMPDIR"
 if wanted "$name"; then
     rm -rf "$work/one" "$work"/data.* "$work/one.log"
     left=$(find "$work" ! -type d ! -name log ! -name start)
-    for file in $(find /dev/shm -type f -newer "$work/start"); do
+    for file in $(find /dev/shm -maxdepth 1 -type f -newer "$work/start"); do
         grep -qF "$file" /proc/[0-9]*/maps 2>/dev/null || left="$left $file"
     done
     report "${left:+left: $left}" "$name"
