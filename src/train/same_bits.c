@@ -254,8 +254,9 @@ static enum err look(const struct verify_job *job, const struct verify_layout *l
     return err;
 }
 
-/* In the order of computation: the batch, forward, loss, gradients, their norm, new weights. `a` is what was expected. */
-static void find_difference(const struct close_up *a, const struct close_up *b, const struct registry *r, char where[256])
+/* In the order of computation: the batch, forward, loss, gradients, their norm, new weights. `a` was expected. */
+static void find_difference(const struct close_up *a, const struct close_up *b, const struct registry *r,
+                            char where[256])
 {
     enum trace_part part = trace_differs(&a->trace, &b->trace, r, where);
     const struct verify_step *want = &a->step, *got = &b->step;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The layout matrix: one expected state hash after ten steps for every way of dividing a job over ranks. Ranks are threads
-# of one process (`invar verify`). A layout that the program refuses is a failure here. Emits TAP, one line for each.
+# The layout matrix: one expected state hash after ten steps for every way of dividing a job over ranks. Ranks are
+# threads of one process (`invar verify`). A layout that the program refuses is a failure here. Emits TAP, one line for each.
 #
 #   tests/par/layouts.sh INVAR [STEPS [NAME-PART]]      only the layouts whose name contains NAME-PART
 #
@@ -29,7 +29,8 @@ list() { # FAMILY
         done
     done
     echo mb1 mb2 mb3 mb5 mb7 zero3 threads2 threads3,mb2
-    echo dp7 dp7,zero3 dp9,zero2 dp10,zero3,mb2,threads2 dp2,threads3,zero1 dp3,mb1,zero2,seed1 dp3,seed2 dp2,zero3,seed3
+    echo dp7 dp7,zero3 dp9,zero2 dp10,zero3,mb2,threads2 dp2,threads3,zero1
+    echo dp3,mb1,zero2,seed1 dp3,seed2 dp2,zero3,seed3
     for tp in 2 4 8; do
         echo tp$tp tp$tp,sp tp$tp,mb2 tp$tp,sp,mb1
     done
@@ -51,7 +52,8 @@ list() { # FAMILY
     echo tp2,pp2 tp2,sp,pp2,mb1 tp4,pp2,v2,mb2 tp2,sp,pp3,gpipe,mb1 tp2,pp4,mb1,layers1-2-2-1
     echo dp2,cp2 dp2,cp2,zero2 dp3,cp2,zero3,mb1 dp2,cp4,zero1 tp2,cp2 tp2,sp,cp2,mb2 tp4,sp,cp2 pp2,cp2,mb1
     echo pp2,cp2,v2,zero3,mb2 pp3,cp2,gpipe,mb1
-    echo dp2,tp2,pp2 dp2,tp2,pp2,mb1 dp2,tp2,sp,zero3,mb1,pp2,v2,layers1-2-2-1,seed7 dp2,tp2,cp2,mb1 dp2,tp2,sp,cp2,zero3
+    echo dp2,tp2,pp2 dp2,tp2,pp2,mb1 dp2,tp2,sp,zero3,mb1,pp2,v2,layers1-2-2-1,seed7
+    echo dp2,tp2,cp2,mb1 dp2,tp2,sp,cp2,zero3
     echo dp2,pp2,cp2,zero1,mb1 dp2,tp2,pp2,cp2,sp,mb1 dp2,tp2,pp2,cp2,zero2,v2,mb1 dp3,tp2,pp2,zero3,mb1,threads2,seed10
     echo dp2,tp2,threads2,zero3 dp2,pp2,threads3,mb1 tp2,pp2,threads2,sp,mb1,seed11 dp5,pp3,zero1,mb1,seed12
 }
@@ -75,8 +77,8 @@ to_tap() { # FAMILY WANTED-HASH NUMBER LAYOUT...; reads verify's output
             good = word[2] == "equal" && (want == "" || word[3] == want)
             printf "%s %d - %s %s\n", good ? "ok" : "not ok", ++number, family, n
             if (!good) {
-                printf "# %s\n%s# expected %s\n# rerun: %s \x27%s %s\x27\n", line[n] != "" ? line[n] : "no line", more[n],
-                    want, rerun, family, n
+                printf "# %s\n%s# expected %s\n# rerun: %s \x27%s %s\x27\n",
+                    line[n] != "" ? line[n] : "no line", more[n], want, rerun, family, n
                 bad = 1
             }
         }

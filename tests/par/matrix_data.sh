@@ -1,5 +1,5 @@
-# The token file of the layout matrix; read with `.`. Each line of a play is a document, so that ends of text, after which
-# a token does not count, lie unevenly.
+# The token file of the layout matrix; read with `.`. Each line of a play is a document, so that ends of text, after
+# which a token does not count, lie unevenly.
 #
 #   matrix_data INVAR FROM BYTES PREFIX     PREFIX.bin, PREFIX.idx from BYTES bytes of examples/tinyshakespeare.txt
 

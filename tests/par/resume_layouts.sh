@@ -74,7 +74,8 @@ timeless() {
 # Sets problem unless step STEP of OUTPUT has the FILES of the reference.
 compare() { # FAMILY OUTPUT STEP FILES
     for file in $4; do
-        cmp -s "$1-ref/checkpoints/step-$3/$file" "$2/checkpoints/step-$3/$file" || problem="$problem step $3: $file differs;"
+        cmp -s "$1-ref/checkpoints/step-$3/$file" "$2/checkpoints/step-$3/$file" ||
+            problem="$problem step $3: $file differs;"
     done
 }
 
@@ -97,7 +98,8 @@ chain() { # FAMILY LAYOUT...: one more step on each layout
     problem=
     compare "$family" "$out" $step "$files"
     timeless "$out" >"$out.jsonl"
-    cmp -s "$family-ref.jsonl" "$out.jsonl" || problem="$problem metrics.jsonl: $(diff "$family-ref.jsonl" "$out.jsonl" | head -n 3)"
+    cmp -s "$family-ref.jsonl" "$out.jsonl" ||
+        problem="$problem metrics.jsonl: $(diff "$family-ref.jsonl" "$out.jsonl" | head -n 3)"
     report "$problem" "$name" "$out.log"
 }
 
@@ -114,11 +116,13 @@ stay() { # FAMILY LAYOUT: all steps on one layout
     report "$problem" "$name" stay.log
 }
 
-matrix_data "$invar" 0 40000 data && matrix_data "$invar" 50000 700 eval || { echo "Bail out! data build failed"; exit 1; }
+matrix_data "$invar" 0 40000 data && matrix_data "$invar" 50000 700 eval ||
+    { echo "Bail out! data build failed"; exit 1; }
 zero=--zero_optimization.stage
 micro="--micro_batch_size 1"
 for family in gpt2 llama; do
-    train $family $family-ref 10 "" --save_steps 1 || { cat $family-ref.log; echo "Bail out! the reference run failed"; exit 1; }
+    train $family $family-ref 10 "" --save_steps 1 ||
+        { cat $family-ref.log; echo "Bail out! the reference run failed"; exit 1; }
     timeless $family-ref >$family-ref.jsonl
 done
 if wanted "gpt2 chain"; then
