@@ -1,6 +1,7 @@
 #!/bin/sh
 # The layout matrix: one expected state hash after ten steps for every way of dividing a job over ranks. Ranks are
-# threads of one process (`invar verify`). A layout that the program refuses is a failure here. Emits TAP, one line for each.
+# threads of one process (`invar verify`). A layout that the program refuses is a failure here. Emits TAP, one line for
+# each.
 #
 #   tests/par/layouts.sh INVAR [STEPS [NAME-PART]]      only the layouts whose name contains NAME-PART
 #
