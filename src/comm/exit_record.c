@@ -124,6 +124,9 @@ enum err exit_record_write(const struct exit_record *x)
 {
     struct buf text = { 0 }, path = { 0 };
     enum err err;
+    if (!file_is_folder(x->folder)) {
+        return OK; /* it was taken away: nobody will read there (ranks that are threads) */
+    }
     TRY_OUT(exit_record_path(&path, x->folder, x->rank));
     TRY_OUT(add_all(&text, x));
     TRY_OUT(file_replace(path.data, text.data, text.bytes));

@@ -2,7 +2,13 @@
  * become threads, fail and are waited for is the same whatever is looked at. */
 #include "train/thread_ranks.h"
 
+#include "base/file.h"
+
 #include <pthread.h>
+#include <unistd.h>
+
+/* Many ranks on few cores are slow: the least time limit of one. */
+#define WATCH_LEAST_S 300.0
 
 /* ---- arguments ---- */
 
@@ -98,6 +104,7 @@ enum err arguments_free_ranks(struct arguments *a, uint64_t global_batch)
 struct rank_thread {
     const struct thread_job *job;
     struct comm_world *world;
+    const char *folder; /* a temporary one, for flight records */
     uint32_t rank;
     pthread_t thread;
     bool started;
@@ -119,12 +126,25 @@ static enum err load(const struct rank_thread *r, struct conf *conf)
     return err;
 }
 
+/* A rank that keeps the others waiting is named, as in a run. The folder for that is gone once all ranks have their
+ * files open, so nothing is left of it, however this process ends. Collective. */
+static enum err watch(const struct rank_thread *r, double limit_s)
+{
+    if (r->job->world == 1) {
+        return OK;
+    }
+    limit_s = limit_s > WATCH_LEAST_S ? limit_s : WATCH_LEAST_S;
+    TRY(comm_agree(comm_all(r->world), comm_watch(r->world, r->folder, limit_s)));
+    return comm_agree(comm_all(r->world), r->rank == 0 ? file_remove_tree(r->folder) : OK);
+}
+
 static enum err run_rank(const struct rank_thread *r)
 {
     struct conf conf = { 0 };
     struct trainer t;
     const struct thread_job *j = r->job;
     enum err err = comm_agree(comm_all(r->world), load(r, &conf));
+    err = err == OK ? watch(r, conf.distributed_timeout) : err;
     if (err == OK) {
         const struct trainer_use use = { .world = r->world, .trace = j->traces != NULL ? &j->traces[r->rank] : NULL };
         err = trainer_open(&t, &conf, &use);
@@ -159,21 +179,23 @@ static void start(struct rank_thread *r)
     }
 }
 
-enum err thread_ranks_run(const struct thread_job *j)
+/* A new folder below TMPDIR or /tmp. */
+static enum err temporary_folder(char *path, size_t bytes)
 {
-    struct comm_threads *threads;
-    void *mem;
-    TRY(mem_alloc(&mem, j->world, sizeof(struct rank_thread)));
-    struct rank_thread *ranks = mem;
-    enum err err = comm_threads_new(&threads, j->world, j->seed);
-    if (err != OK) {
-        free(ranks);
-        return err;
+    const char *base = getenv("TMPDIR");
+    int used = snprintf(path, bytes, "%s/invar-ranks.XXXXXX", base != NULL && base[0] != '\0' ? base : "/tmp");
+    if (used < 0 || (size_t)used >= bytes || mkdtemp(path) == NULL) {
+        return FAIL(ERR_IO, "%s: no folder can be made there | set TMPDIR to one that can be written", path);
     }
+    return OK;
+}
+
+/* Start all ranks and wait for them: the error of the lowest that failed. */
+static enum err run_all(const struct thread_job *j, struct comm_threads *threads, struct rank_thread *ranks,
+                        const char *folder)
+{
     for (uint32_t i = 0; i < j->world; i++) {
-        ranks[i].job = j;
-        ranks[i].rank = i;
-        ranks[i].world = comm_threads_world(threads, i);
+        ranks[i] = (struct rank_thread){ .job = j, .rank = i, .world = comm_threads_world(threads, i), .folder = folder };
         start(&ranks[i]);
     }
     for (uint32_t i = 0; i < j->world; i++) {
@@ -181,13 +203,29 @@ enum err thread_ranks_run(const struct thread_job *j)
             pthread_join(ranks[i].thread, NULL);
         }
     }
-    comm_threads_free(threads);
-    for (uint32_t i = 0; i < j->world && err == OK; i++) {
-        err = ranks[i].err;
-        if (err != OK) {
+    for (uint32_t i = 0; i < j->world; i++) {
+        if (ranks[i].err != OK) {
             err_set_message(ranks[i].message);
+            return ranks[i].err;
         }
     }
+    return OK;
+}
+
+enum err thread_ranks_run(const struct thread_job *j)
+{
+    struct comm_threads *threads = NULL;
+    char folder[256] = "";
+    void *mem;
+    enum err err;
+    TRY(mem_alloc(&mem, j->world, sizeof(struct rank_thread)));
+    struct rank_thread *ranks = mem;
+    TRY_OUT(temporary_folder(folder, sizeof(folder)));
+    TRY_OUT(comm_threads_new(&threads, j->world, j->seed));
+    err = run_all(j, threads, ranks, folder);
+    comm_threads_free(threads);
+out:
+    rmdir(folder); /* when no rank came as far as to be watched it is still there, and empty */
     free(ranks);
     return err;
 }
