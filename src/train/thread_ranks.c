@@ -195,7 +195,8 @@ static enum err run_all(const struct thread_job *j, struct comm_threads *threads
                         const char *folder)
 {
     for (uint32_t i = 0; i < j->world; i++) {
-        ranks[i] = (struct rank_thread){ .job = j, .rank = i, .world = comm_threads_world(threads, i), .folder = folder };
+        ranks[i] = (struct rank_thread){ .job = j, .rank = i, .folder = folder };
+        ranks[i].world = comm_threads_world(threads, i);
         start(&ranks[i]);
     }
     for (uint32_t i = 0; i < j->world; i++) {
