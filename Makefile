@@ -7,7 +7,7 @@ ASAN_FLAGS = -Db_sanitize=address,undefined -Dbuildtype=debugoptimized -Dc_args=
 TSAN_FLAGS = -Db_sanitize=thread -Dbuildtype=debugoptimized -Dwerror=false
 
 .DEFAULT_GOAL := all
-.PHONY: all demo test quick asan tsan tidy install interop fault bench valgrind clang clean help deps
+.PHONY: all demo test quick asan tsan mutants tidy install interop fault bench valgrind clang clean help deps
 
 all: deps ## build (the default): build/invar
 	@test -f $(BUILD)/build.ninja || meson setup --prefix $(PREFIX) $(BUILD) >/dev/null
@@ -35,6 +35,9 @@ tsan: deps ## ranks as threads under the thread sanitizer: the collectives, and 
 	@test -f $(BUILD)-tsan/build.ninja || meson setup $(TSAN_FLAGS) $(BUILD)-tsan >/dev/null
 	@ninja -C $(BUILD)-tsan invar unit_comm
 	@TSAN_OPTIONS=history_size=4 tools/run-tests $(BUILD)-tsan --no-rebuild --timeout-multiplier 4 comm layouts
+
+mutants: deps ## faults of parallel training planted in a copy of the source: invar verify must name each; minutes
+	@tests/par/mutants.py
 
 tidy: all ## the style rules: layers, lengths, banned calls, flags
 	@python3 tools/tidy.py --build $(BUILD)
