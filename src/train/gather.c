@@ -2,12 +2,14 @@
  * gathered one at a time: memory for one tensor, not for the model. */
 #include "train/gather.h"
 
+#include "train/cover.h"
+
 #define GATHER_TAG 7u
 #define MESSAGE_FLOATS 16384u /* messages are copied on their way, and many may be: keep them small */
 
 struct offer {
     uint64_t count;
-    struct { uint64_t row0, rows, col0, cols, begin, end; } box[GATHER_BOXES_MAX];
+    struct cover_part box[COVER_RANK_BOXES_MAX];
 };
 
 /* Pieces that are not stretches of the whole tensor come from tensors that are divided by columns. A rank that is alone
@@ -36,17 +38,31 @@ static uint64_t row_length(const struct ckpt_tensor *t)
 
 static void announce(const struct ckpt_tensor *t, struct offer *o)
 {
-    BUG_IF(t->boxes_count > GATHER_BOXES_MAX);
+    BUG_IF(t->boxes_count > COVER_RANK_BOXES_MAX);
     *o = (struct offer){ .count = t->boxes_count };
     for (size_t i = 0; i < t->boxes_count; i++) {
         const struct ckpt_box *b = &t->boxes[i];
-        o->box[i].row0 = b->row0;
-        o->box[i].rows = b->rows;
-        o->box[i].col0 = b->col0;
-        o->box[i].cols = b->cols;
-        o->box[i].begin = b->begin;
-        o->box[i].end = b->end;
+        o->box[i] = (struct cover_part){ b->row0, b->rows, b->col0, b->cols, b->begin, b->end };
     }
+}
+
+/* What all ranks offer is the tensor, each element once. The same answer on every rank. */
+static enum err check_cover(const struct ckpt_tensor *t, const struct offer *offers, uint32_t ranks)
+{
+    struct cover c;
+    cover_init(&c, t->shape[0], row_length(t));
+    for (uint32_t r = 0; r < ranks; r++) {
+        for (uint64_t i = 0; i < offers[r].count; i++) {
+            cover_add(&c, &offers[r].box[i]);
+        }
+    }
+    if (cover_whole(&c)) {
+        return OK;
+    }
+    return FAIL(ERR_RUN, "%s: the ranks give %llu of %llu elements%s: it is not saved | this is a bug of the program: "
+                         "please report it with the configuration",
+                t->name, (unsigned long long)c.elements, (unsigned long long)(c.rows * c.cols),
+                c.bad ? ", some twice or none of the tensor's" : "");
 }
 
 static uint64_t message_bytes(uint64_t floats_left)
@@ -99,6 +115,7 @@ enum err gather_tensor(struct gather *g, const struct ckpt_tensor *t, const floa
         struct offer mine;
         announce(t, &mine);
         TRY(comm_gather(g->ranks->all, &mine, sizeof(mine), g->offers));
+        TRY(check_cover(t, g->offers, size));
     }
     if (!ranks_leads(g->ranks)) {
         return give(g, t);

@@ -4,9 +4,6 @@
 
 #include "train/views.h"
 
-/* Boxes of one tensor that one rank gives. */
-#define GATHER_BOXES_MAX 3
-
 struct offer; /* what a rank announces before it sends */
 
 struct gather {
@@ -19,7 +16,8 @@ struct gather {
 /* Take the buffers from the arena (measure, then back); the big ones on the leading rank only. */
 void gather_layout(struct gather *g, const struct registry *r, const struct ranks *ranks, struct arena *a);
 /* Tensor t, of which `t->boxes` are this rank's part: *values is all of it on the leading rank, valid until the next
- * call; elsewhere NULL. Boxes of all ranks are disjoint and cover it. Collective over all ranks. */
+ * call; elsewhere NULL. ERR_RUN on every rank when the boxes of all ranks are not disjoint or do not cover it.
+ * Collective over all ranks. */
 MUST_USE enum err gather_tensor(struct gather *g, const struct ckpt_tensor *t, const float **values);
 
 #endif
