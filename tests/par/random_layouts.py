@@ -20,7 +20,7 @@ import random_bits
 
 LAYOUTS = 5  # of each job
 RANKS_MAX = 16
-SECONDS_MAX = 300
+SECONDS_MAX = 600
 HEAD_UNIT = 256
 
 
