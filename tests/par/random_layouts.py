@@ -51,7 +51,7 @@ def job(r, work):
     if r.random() < 0.5:
         kv, ffn = divisible(r, model, dim)
     vocab = r.choice([2, 3, 100, 127, 128, 129, 257, 1000, r.randint(2, 1000)])
-    batch, layers = r.randint(1, 9), r.randint(1, 6)
+    batch, layers = r.randint(1, max(2, min(9, 800 // seq))), r.randint(1, 6)
     model.update(vocab_size=vocab, num_hidden_layers=layers, tie_word_embeddings=r.random() < 0.5,
                  initializer_range=r.choice([0.02, 0.02, 0.1, 0.5]))
     if family is random_bits.gpt2:
