@@ -33,7 +33,7 @@ report() { # PROBLEM NAME LOG: an empty problem is none
     echo "not ok $number - $2"
     echo "# $1"
     tail -n 5 "$3" | sed 's/^/#   /'
-    echo "# rerun: MPI=$MPI tests/par/resume_layouts.sh $invar '$2'"
+    echo "# rerun: MPI=$MPI tests/par/resume_layouts.sh $invar '$again'"
 }
 
 wanted() {
@@ -82,6 +82,7 @@ compare() { # FAMILY OUTPUT STEP FILES
 chain() { # FAMILY LAYOUT...: one more step on each layout
     family=$1
     out=$1-chain
+    again="$1 chain"
     shift
     step=0
     resume=
@@ -105,6 +106,7 @@ chain() { # FAMILY LAYOUT...: one more step on each layout
 
 stay() { # FAMILY LAYOUT: all steps on one layout
     name="$1 files and log of$2"
+    again=$name
     wanted "$name" || return 0
     problem=
     rm -rf stay
