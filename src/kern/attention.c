@@ -71,6 +71,7 @@ static void check_dim(const struct attention *a)
 static void check(const struct attention *a)
 {
     check_dim(a);
+    BUG_IF(a->type != NUM_F32);
     BUG_IF(a->kv_heads == 0 || a->heads % a->kv_heads != 0);
 }
 

@@ -15,7 +15,7 @@ void KERN_NAME(attention_row_dot)(const struct attention_task *t, uint64_t begin
     const struct attention *a = t->a;
     for (uint64_t r = begin; r < end; r++) {
         for (uint64_t h = 0; h < a->heads; h++) {
-            const float *o = a->o + r * a->ldo + h * a->head_dim, *d_o = t->g->d_o + r * a->ldo + h * a->head_dim;
+            const float *o = (const float *)a->o + r * a->ldo + h * a->head_dim, *d_o = t->g->d_o + r * a->ldo + h * a->head_dim;
             struct v16 sum = v16_zero();
             for (uint64_t d = 0; d < a->head_dim; d += 16) {
                 uint32_t n = a->head_dim - d < 16 ? (uint32_t)(a->head_dim - d) : 16u;
@@ -153,8 +153,8 @@ static void wait_until(const _Atomic uint32_t *progress, uint32_t value)
 static void pack_keys(const struct backward *b)
 {
     const struct attention *a = b->t->a;
-    const float *k = a->k + b->key * a->ldk + b->t->kv_head * b->dim;
-    const float *v = a->v + b->key * a->ldk + b->t->kv_head * b->dim;
+    const float *k = (const float *)a->k + b->key * a->ldk + b->t->kv_head * b->dim;
+    const float *v = (const float *)a->v + b->key * a->ldk + b->t->kv_head * b->dim;
     for (uint64_t n = 0; n < b->width; n += 16) {
         const float *k_row[16], *v_row[16];
         for (uint64_t c = 0; c < 16; c++) {
@@ -184,8 +184,8 @@ static void fetch_after(const struct backward *b, struct step *s)
         s->next_d_o = (struct ahead){ b->t->g->dv + b->key * a->ldk + at, a->ldk, b->keys };
     } else if (next < b->t->range.k_hi) {
         uint64_t left = b->t->range.k_hi - next, rows = left < BLOCK ? left : BLOCK;
-        s->next_q = (struct ahead){ a->k + next * a->ldk + at, a->ldk, rows };
-        s->next_d_o = (struct ahead){ a->v + next * a->ldk + at, a->ldk, rows };
+        s->next_q = (struct ahead){ (const float *)a->k + next * a->ldk + at, a->ldk, rows };
+        s->next_d_o = (struct ahead){ (const float *)a->v + next * a->ldk + at, a->ldk, rows };
     }
 }
 
@@ -204,7 +204,7 @@ static struct step step_at(const struct backward *b, uint64_t head, uint64_t que
     uint64_t next = left > rows ? query + BLOCK : first_query(b);
     uint64_t next_rows = end - next < BLOCK ? end - next : BLOCK;
     uint64_t q = next * a->ldq + next_head * b->dim, o = next * a->ldo + next_head * b->dim;
-    s.next_q = (struct ahead){ a->q + q, a->ldq, next_rows };
+    s.next_q = (struct ahead){ (const float *)a->q + q, a->ldq, next_rows };
     s.next_d_o = (struct ahead){ g->d_o + o, a->ldo, next_rows };
     if (b->t->want_dq) {
         s.next_dq = (struct ahead){ g->dq + q, a->ldq, next_rows };
@@ -216,7 +216,7 @@ static struct step step_at(const struct backward *b, uint64_t head, uint64_t que
 static void step_run(const struct backward *b, const struct step *s, uint32_t done)
 {
     const struct attention *a = b->t->a;
-    copy_block(b->q, a->q + s->query * a->ldq + s->head * b->dim, a->ldq, s->rows, b->dim, a->scale);
+    copy_block(b->q, (const float *)a->q + s->query * a->ldq + s->head * b->dim, a->ldq, s->rows, b->dim, a->scale);
     copy_block(b->d_o, b->t->g->d_o + s->query * a->ldo + s->head * b->dim, a->ldo, s->rows, b->dim, 1.0f);
     pair_products(b, s, b->q, b->k_columns, b->p);
     pair_products(b, s, b->d_o, b->v_columns, b->ds);

@@ -59,7 +59,7 @@ static void panel_start(const struct forward *f, struct panel *p, uint64_t colum
     for (uint64_t c = 0; c < PANEL; c++) {
         uint64_t at = column + (c < p->columns ? c : p->columns - 1);
         p->position[c] = (int32_t)(a->first + at / f->group);
-        row[c] = c < p->columns ? a->q + at / f->group * a->ldq + column_head(f, at) * f->dim : NULL;
+        row[c] = c < p->columns ? (const float *)a->q + at / f->group * a->ldq + column_head(f, at) * f->dim : NULL;
     }
     for (uint64_t v = 0; v < p->vectors; v++) {
         pack_sixteen(p->q + v * 16, PANEL, row + v * 16, f->dim, a->scale);
@@ -189,7 +189,7 @@ static void panel_finish(const struct forward *f, struct panel *p, uint64_t colu
             v16_transpose(r);
             for (uint64_t c = 0; c < count; c++) {
                 uint64_t at = column + v * 16 + c;
-                v16_store_n(a->o + at / f->group * a->ldo + column_head(f, at) * f->dim + d, r[c], n);
+                v16_store_n((float *)a->o + at / f->group * a->ldo + column_head(f, at) * f->dim + d, r[c], n);
             }
         }
         for (uint64_t c = 0; a->lse != NULL && c < count; c++) {
@@ -204,8 +204,8 @@ static void forward_ahead(struct forward *f, uint64_t key, uint64_t keys_all)
 {
     const struct attention *a = f->a;
     uint64_t rows = keys_all - key < BLOCK ? keys_all - key : BLOCK, at = key * a->ldk + f->kv_head * f->dim;
-    f->next_k = (struct ahead){ a->k + at, a->ldk, rows };
-    f->next_v = (struct ahead){ a->v + at, a->ldk, rows };
+    f->next_k = (struct ahead){ (const float *)a->k + at, a->ldk, rows };
+    f->next_v = (struct ahead){ (const float *)a->v + at, a->ldk, rows };
 }
 
 static void forward_panels(struct forward *f, float *scratch, uint64_t column, uint64_t end)
@@ -229,8 +229,8 @@ static void forward_panels(struct forward *f, float *scratch, uint64_t column, u
     uint64_t keys_all = a->first + (end - 1) / f->group + 1;
     for (uint64_t key = 0; key < keys_all; key += BLOCK) {
         uint64_t keys = keys_all - key < BLOCK ? keys_all - key : BLOCK, at = key * a->ldk + f->kv_head * f->dim;
-        copy_block(f->k, a->k + at, a->ldk, keys, f->dim, 1.0f);
-        copy_block(f->v, a->v + at, a->ldk, keys, f->dim, 1.0f);
+        copy_block(f->k, (const float *)a->k + at, a->ldk, keys, f->dim, 1.0f);
+        copy_block(f->v, (const float *)a->v + at, a->ldk, keys, f->dim, 1.0f);
         forward_ahead(f, key + keys, keys_all);
         for (uint64_t p = 0; p < f->panels; p++) {
             panel_block(f, &f->panel[p], key, keys);
@@ -329,7 +329,7 @@ static void few_output(const struct forward *f, const struct few *x, const float
 /* Keys [key, key + keys) as [dim][BLOCK]; the rows of the next block are asked for meanwhile. */
 static void few_keys(const struct forward *f, uint64_t key, uint64_t keys, float *keys_by_d)
 {
-    const float *k = f->a->k + key * f->a->ldk + f->kv_head * f->dim;
+    const float *k = (const float *)f->a->k + key * f->a->ldk + f->kv_head * f->dim;
     for (uint64_t n = 0; n < BLOCK; n += 16) {
         const float *row[16];
         for (uint64_t c = 0; c < 16; c++) {
@@ -343,7 +343,7 @@ static void few_keys(const struct forward *f, uint64_t key, uint64_t keys, float
 
 static void few_start(const struct forward *f, struct few *x, uint64_t column)
 {
-    const float *q = f->a->q + column / f->group * f->a->ldq + column_head(f, column) * f->dim;
+    const float *q = (const float *)f->a->q + column / f->group * f->a->ldq + column_head(f, column) * f->dim;
     for (uint64_t d = 0; d < f->dim; d++) {
         x->q[d] = q[d] * f->a->scale;
     }
@@ -358,7 +358,7 @@ static void few_start(const struct forward *f, struct few *x, uint64_t column)
 static void few_finish(const struct forward *f, const struct few *x, uint64_t column)
 {
     const struct attention *a = f->a;
-    float *o = a->o + column / f->group * a->ldo + column_head(f, column) * f->dim, lse[16];
+    float *o = (float *)a->o + column / f->group * a->ldo + column_head(f, column) * f->dim, lse[16];
     struct v16 inverse = v16_div(v16_set1(1.0f), x->sum);
     for (uint64_t d = 0; d < f->dim; d += 16) {
         uint32_t n = f->dim - d < 16 ? (uint32_t)(f->dim - d) : 16u;
@@ -384,7 +384,7 @@ static void forward_few(struct forward *f, float *scratch, uint64_t column, uint
         uint64_t keys = keys_all - key < BLOCK ? keys_all - key : BLOCK;
         forward_ahead(f, key + keys, keys_all);
         few_keys(f, key, keys, keys_by_d);
-        const float *v = f->a->v + key * f->a->ldk + f->kv_head * f->dim;
+        const float *v = (const float *)f->a->v + key * f->a->ldk + f->kv_head * f->dim;
         for (uint64_t c = 0; c < end - column; c++) {
             if (few[c].position < key) {
                 continue;

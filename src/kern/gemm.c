@@ -195,7 +195,7 @@ static struct gemm_ahead result_ahead(const struct gemm_job *job, uint64_t i, ui
         return (struct gemm_ahead){ job->grad + i * job->ldg + j, rows, cols * sizeof(int64_t),
                                     job->ldg * sizeof(int64_t) };
     }
-    return (struct gemm_ahead){ job->c + i * job->ldc + j, rows, cols * sizeof(float), job->ldc * sizeof(float) };
+    return (struct gemm_ahead){ (const float *)job->c + i * job->ldc + j, rows, cols * sizeof(float), job->ldc * sizeof(float) };
 }
 
 /* `count` tiles that lie together. */
@@ -236,7 +236,7 @@ static void run_tile(const struct block *b, uint64_t ip, uint64_t jp, float *scr
         const struct gemm_mat *mat = &s->piece->b;
         bool direct = b->b_direct && cols == leaf->nr;
         struct gemm_tile t = { .a = a + s->at * leaf->mr,
-                               .b = direct ? mat->p + s->k0 * mat->ld + b->j0 + j : right + s->at * leaf->nr,
+                               .b = direct ? (const float *)mat->p + s->k0 * mat->ld + b->j0 + j : right + s->at * leaf->nr,
                                .b_ld = direct ? mat->ld : leaf->nr,
                                .k = s->k,
                                .in = s->starts ? NULL : chain,

@@ -185,7 +185,8 @@ static inline __attribute__((always_inline)) void pack_panel(const struct gemm_p
 {
     uint64_t ld = p->mat->ld;
     for (uint64_t k = 0; k < p->k; k++, dst += width) {
-        const float *src = p->mat->trans ? p->mat->p + (p->k0 + k) * ld + i : p->mat->p + i * ld + p->k0 + k;
+        const float *from = p->mat->p;
+        const float *src = p->mat->trans ? from + (p->k0 + k) * ld + i : from + i * ld + p->k0 + k;
         uint64_t step = p->mat->trans ? 1 : ld;
         for (uint32_t r = 0; r < width; r++) {
             dst[r] = r < rows ? src[r * step] : 0.0f;
@@ -216,7 +217,7 @@ static inline __attribute__((always_inline)) uint64_t pack_copy(const struct gem
     uint64_t ld = p->mat->ld, whole = p->count / width * width;
     for (uint64_t k0 = 0; k0 < p->k; k0 += COPY_ROWS) {
         uint64_t rows = p->k - k0 < COPY_ROWS ? p->k - k0 : COPY_ROWS;
-        const float *first = p->mat->p + (p->k0 + k0) * ld + p->i0;
+        const float *first = (const float *)p->mat->p + (p->k0 + k0) * ld + p->i0;
         float *panel = p->dst + k0 * width;
         for (uint64_t r = 0; r < whole; r += width, panel += p->panel_stride) {
             const float *src = first + r;
@@ -319,7 +320,7 @@ static inline __attribute__((always_inline)) uint64_t pack_transpose(const struc
     const uint64_t group = width > LANES ? width : LANES;
     uint64_t ld = p->mat->ld, whole = p->count / group * group;
     for (uint64_t r = 0; r < whole; r += LANES) {
-        const float *src = p->mat->p + (p->i0 + r) * ld + p->k0;
+        const float *src = (const float *)p->mat->p + (p->i0 + r) * ld + p->k0;
         uint64_t k = 0;
         for (; k + LANES <= p->k; k += LANES) {
             vec block[LANES];
@@ -376,7 +377,7 @@ static void pack_b(const struct gemm_pack *p)
 static void store(const float *tile, const struct gemm_job *job, uint64_t i, uint64_t j, uint32_t rows, uint32_t cols)
 {
     for (uint32_t r = 0; r < rows; r++, tile += NR) {
-        float *c = job->c + (i + r) * job->ldc + j;
+        float *c = (float *)job->c + (i + r) * job->ldc + j;
         const float *bias = job->bias != NULL ? job->bias + j : NULL;
         const float *residual = job->residual != NULL ? job->residual + (i + r) * job->ldr + j : NULL;
         uint32_t x = 0;

@@ -80,6 +80,7 @@ static void check(const struct gemm_job *job, uint32_t segments)
     BUG_IF(job->pieces_count == 0 || job->pieces_count > GEMM_PIECES_MAX);
     BUG_IF(!job->pieces[job->pieces_count - 1].ends_segment);
     BUG_IF((segments & (segments - 1)) != 0);
+    BUG_IF(job->bf16 || job->c_type != NUM_F32);
     if (job->grad == NULL) {
         BUG_IF(job->c == NULL);
         return;

@@ -19,6 +19,23 @@
 
 enum isa { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_COUNT };
 
+/* How the elements of an array are stored. bf16 is the upper half of an fp32 number: reading is exact, writing rounds to
+ * nearest even, and what is denormal is zero (docs/numerics.md 14). Arithmetic between is fp32 throughout. */
+enum num { NUM_F32, NUM_BF16 };
+static inline uint64_t num_bytes(enum num type)
+{
+    return type == NUM_BF16 ? 2 : 4;
+}
+/* Element i of an array. */
+static inline const void *num_at(const void *p, enum num type, uint64_t i)
+{
+    return (const char *)p + i * num_bytes(type);
+}
+static inline void *num_at_mut(void *p, enum num type, uint64_t i)
+{
+    return (char *)p + i * num_bytes(type);
+}
+
 struct kern; /* one table of leaf kernels, the pool that divides outputs, and packing buffers */
 
 /* The best instruction set of this CPU, or the one named by INVAR_ISA (scalar, avx2, avx512). ERR_USAGE for an
@@ -40,9 +57,10 @@ double kern_peak_gflops(struct kern *k);
 /* Element (i, k) of an operand: trans ? p[k * ld + i] : p[i * ld + k]. For the left operand i is a row of C, for
  * the right one i is a column of C: C[i][j] = sum over k of a(i, k) b(j, k). */
 struct gemm_mat {
-    const float *p;
+    const void *p;
     uint64_t ld;
     bool trans;
+    enum num type;
 };
 
 /* A stretch of the summed dimension with its own operand pointers. Pieces are chained in order (fp32 accumulator
@@ -62,8 +80,12 @@ struct gemm_job {
     uint64_t m, n;
     const struct gemm_piece *pieces;
     uint32_t pieces_count;
-    /* fp32 result: c[i * ldc + j] = residual + (v + bias) with absent parts left out. */
-    float *c;
+    /* A product of bf16 numbers: elements of fp32 operands are rounded to bf16 first, those of bf16 operands are taken as
+     * they are; without it both operands must be fp32. The chain is the same: fma(a[k], b[k], acc) in fp32. */
+    bool bf16;
+    /* Result: c[i * ldc + j] = residual + (v + bias) with absent parts left out. */
+    void *c;
+    enum num c_type; /* NUM_BF16: rounded once, at the end; residual must then be NULL */
     uint64_t ldc;
     const float *bias;     /* [n] or NULL */
     const float *residual; /* m x n, ldr; may be c itself; or NULL */
@@ -94,9 +116,10 @@ struct attention {
     uint64_t heads, kv_heads, head_dim;
     uint64_t first, rows; /* query rows [first, first + rows); keys [0, first + rows) */
     float scale;
-    const float *q, *k, *v;
+    enum num type; /* of q, k, v and o */
+    const void *q, *k, *v;
     uint64_t ldq, ldk; /* ldk for k and v */
-    float *o;
+    void *o;
     uint64_t ldo;
     float *lse; /* [heads][rows] or NULL */
 };
@@ -129,13 +152,13 @@ void kern_attention_row_dot(struct kern *k, const struct attention *a, const flo
 
 /* y = (x - mean) * rstd * gain + bias. mean and rstd [T] are saved. Row sums: 16 lanes, tree. */
 void kern_layernorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
-                            const float *bias, float eps, float *y, float *mean, float *rstd);
+                            const float *bias, float eps, void *y, enum num y_type, float *mean, float *rstd);
 /* dx += gradient of x (dx holds the residual stream's gradient on entry). */
 void kern_layernorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
                              const float *mean, const float *rstd, const float *dy, float *dx);
 /* y = x * rstd * gain, rstd = 1 / sqrt(mean of squares + eps). */
 void kern_rmsnorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain, float eps,
-                          float *y, float *rstd);
+                          void *y, enum num y_type, float *rstd);
 void kern_rmsnorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
                            const float *rstd, const float *dy, float *dx);
 
@@ -159,14 +182,14 @@ void kern_bias_grad(struct kern *k, uint64_t rows, uint64_t cols, const float *d
                     const struct grad_sink *sink);
 
 /* GELU, tanh form (GPT-2's gelu_new), elementwise over n. */
-void kern_gelu_forward(struct kern *k, uint64_t n, const float *x, float *y);
+void kern_gelu_forward(struct kern *k, uint64_t n, const void *x, enum num x_type, float *y);
 /* dx = dy * gelu'(x); dx may be dy. */
-void kern_gelu_backward(struct kern *k, uint64_t n, const float *x, const float *dy, float *dx);
+void kern_gelu_backward(struct kern *k, uint64_t n, const void *x, enum num x_type, const float *dy, float *dx);
 /* y = silu(gate) * up. */
-void kern_swiglu_forward(struct kern *k, uint64_t n, const float *gate, const float *up, float *y);
-/* d_gate and d_up are overwritten; d_gate may be gate, d_up may be up; y (recomputed output, may be dy's own
+void kern_swiglu_forward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, float *y);
+/* d_gate and d_up are overwritten; where the type is fp32, d_gate may be gate and d_up may be up; y (recomputed output, may be dy's own
  * memory or NULL) is written last when not NULL, so that the down projection's weight gradient can use it. */
-void kern_swiglu_backward(struct kern *k, uint64_t n, const float *gate, const float *up, const float *dy,
+void kern_swiglu_backward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, const float *dy,
                           float *d_gate, float *d_up, float *y);
 
 /* Rotary embedding in place on `heads` heads of x[t * ld + h * D + d], pairs (d, d + D/2) as Hugging Face's Llama does.
@@ -177,7 +200,7 @@ struct rope {
     uint64_t heads, head_dim, first, period;
     bool inverse;
 };
-void kern_rope(struct kern *k, uint64_t rows, float *x, uint64_t ld, const struct rope *r);
+void kern_rope(struct kern *k, uint64_t rows, void *x, enum num type, uint64_t ld, const struct rope *r);
 
 /* ---- embedding ---- */
 

@@ -34,7 +34,7 @@ static struct attention whole(const struct model *m, const struct rows *r, const
     at.first = r->first;
     at.q = a->q + row * m->q_cols;
     at.k = a->kv + row * 2 * m->kv_cols; /* from position 0, also when r->first is not */
-    at.v = at.k + m->kv_cols;
+    at.v = num_at(at.k, at.type, m->kv_cols);
     at.o = a->att + row * m->q_cols;
     at.lse = a->lse != NULL ? a->lse + row * m->heads : NULL;
     return at;
@@ -107,7 +107,7 @@ static enum err shared_forward(struct model *m, const struct rows *r, const stru
         at.first = chunk_of(m, m->place.cp_rank, j).lo;
         at.q = a->q + row * m->q_cols;
         at.k = m->ctx.kv;
-        at.v = at.k + m->kv_cols;
+        at.v = num_at(at.k, at.type, m->kv_cols);
         at.o = a->att + row * m->q_cols;
         at.lse = a->lse != NULL ? a->lse + row * m->heads : NULL;
         kern_attention_forward(m->k, &at);
@@ -170,9 +170,9 @@ static void rotate_back(struct model *m, const struct rows *r)
 {
     if (!m->desc->learned_positions) {
         struct rope rope = { m->rope_cos, m->rope_sin, m->heads, m->conf.head_dim, 0, r->length, true };
-        kern_rope(m->k, r->count, m->dq, m->q_cols, &rope);
+        kern_rope(m->k, r->count, m->dq, NUM_F32, m->q_cols, &rope);
         rope.heads = m->kv_heads;
-        kern_rope(m->k, r->count, m->dkv, 2 * m->kv_cols, &rope);
+        kern_rope(m->k, r->count, m->dkv, NUM_F32, 2 * m->kv_cols, &rope);
     }
 }
 

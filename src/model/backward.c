@@ -110,15 +110,15 @@ static enum err mlp_backward(struct model *m, const struct rows *r, const struct
     linear_backward_input(m, &(struct linear_dy){ &down, dy, hidden }, 1, count, 1, m->act_ffn);
     if (m->desc->gated) {
         struct linear gate = model_linear(m, layer, SLOT_GATE);
-        kern_swiglu_backward(m->k, count * ffn, a->gate, a->up, m->act_ffn, m->d_gate, m->d_up, m->act_ffn);
+        kern_swiglu_backward(m->k, count * ffn, a->gate, a->up, NUM_F32, m->act_ffn, m->d_gate, m->d_up, m->act_ffn);
         linear_backward_weight(m, &down, r, unit, m->act_ffn, dy, hidden);
         linear_backward_weight(m, &gate, r, unit, a->n2, m->d_gate, ffn);
         linear_backward_weight(m, &up, r, unit, a->n2, m->d_up, ffn);
         const struct linear_dy both[] = { { &gate, m->d_gate, ffn }, { &up, m->d_up, ffn } };
         TRY(linear_backward_divided(m, both, 2, r, own_dn(m, r)));
     } else {
-        kern_gelu_backward(m->k, count * ffn, a->up, m->act_ffn, m->d_up);
-        kern_gelu_forward(m->k, count * ffn, a->up, m->act_ffn);
+        kern_gelu_backward(m->k, count * ffn, a->up, NUM_F32, m->act_ffn, m->d_up);
+        kern_gelu_forward(m->k, count * ffn, a->up, NUM_F32, m->act_ffn);
         linear_backward_weight(m, &down, r, unit, m->act_ffn, dy, hidden);
         linear_backward_weight(m, &up, r, unit, a->n2, m->d_up, ffn);
         TRY(linear_backward_divided(m, &(struct linear_dy){ &up, m->d_up, ffn }, 1, r, own_dn(m, r)));

@@ -13,9 +13,9 @@ static enum err norm_forward(struct model *m, const struct rows *r, uint64_t lay
     const float *gains = model_weight(m, layer, gain);
     if (m->desc->layer_norm) {
         const float *biases = model_weight(m, layer, (enum slot)(gain + 1));
-        kern_layernorm_forward(m->k, own, hidden, x, gains, biases, eps, y + lo * hidden, mean + lo, rstd + lo);
+        kern_layernorm_forward(m->k, own, hidden, x, gains, biases, eps, y + lo * hidden, NUM_F32, mean + lo, rstd + lo);
     } else {
-        kern_rmsnorm_forward(m->k, own, hidden, x, gains, eps, y + lo * hidden, rstd + lo);
+        kern_rmsnorm_forward(m->k, own, hidden, x, gains, eps, y + lo * hidden, NUM_F32, rstd + lo);
     }
     return gather_own(m, r, y, hidden);
 }
@@ -37,7 +37,7 @@ static void rotate(struct model *m, const struct rows *r, float *x, uint64_t ld,
 {
     if (!m->desc->learned_positions) {
         struct rope rope = { m->rope_cos, m->rope_sin, heads, m->conf.head_dim, r->first, r->length, false };
-        kern_rope(m->k, r->count, x, ld, &rope);
+        kern_rope(m->k, r->count, x, NUM_F32, ld, &rope);
     }
 }
 
@@ -62,9 +62,9 @@ static void mlp_forward(struct model *m, uint64_t rows, uint64_t layer, const st
     if (m->desc->gated) {
         struct linear gate = model_linear(m, layer, SLOT_GATE);
         linear_forward(m, &gate, rows, a->n2, 1, a->gate, m->ffn);
-        kern_swiglu_forward(m->k, rows * m->ffn, a->gate, a->up, m->act_ffn);
+        kern_swiglu_forward(m->k, rows * m->ffn, a->gate, a->up, NUM_F32, m->act_ffn);
     } else {
-        kern_gelu_forward(m->k, rows * m->ffn, a->up, m->act_ffn);
+        kern_gelu_forward(m->k, rows * m->ffn, a->up, NUM_F32, m->act_ffn);
     }
 }
 

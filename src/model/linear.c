@@ -81,8 +81,8 @@ static uint32_t forward_pieces(const struct linear *l, const float *x, uint64_t 
     for (uint32_t s = 0; s < segments; s++) {
         struct order_range r = order_segment(l->in, (uint32_t)segments, s);
         pieces[s] = (struct gemm_piece){
-            .a = { x + r.lo, l->in, false },
-            .b = { l->in_out ? l->w + r.lo * l->ld : l->w + r.lo, l->ld, l->in_out },
+            .a = { x + r.lo, l->in, false, NUM_F32 },
+            .b = { l->in_out ? l->w + r.lo * l->ld : l->w + r.lo, l->ld, l->in_out, NUM_F32 },
             .k = r.hi - r.lo,
             .ends_segment = true,
         };
@@ -140,8 +140,8 @@ void linear_backward_input(struct model *m, const struct linear_dy *parts, uint3
             struct order_range r = order_segment(l->out, (uint32_t)segments, s);
             BUG_IF(n == GEMM_PIECES_MAX);
             pieces[n++] = (struct gemm_piece){
-                .a = { parts[i].dy + r.lo, parts[i].ldy, false },
-                .b = { l->in_out ? l->w + r.lo : l->w + r.lo * l->ld, l->ld, !l->in_out },
+                .a = { parts[i].dy + r.lo, parts[i].ldy, false, NUM_F32 },
+                .b = { l->in_out ? l->w + r.lo : l->w + r.lo * l->ld, l->ld, !l->in_out, NUM_F32 },
                 .k = r.hi - r.lo,
                 .ends_segment = i + 1 == count,
             };
@@ -173,7 +173,7 @@ static void bias_grad(struct model *m, const struct linear *l, uint64_t rows, ui
 static void weight_grad(struct model *m, const struct linear *l, uint64_t rows, uint64_t unit, const float *x,
                         const float *dy, uint64_t ldy)
 {
-    struct gemm_mat by_in = { x, l->in, true }, by_out = { dy, ldy, true };
+    struct gemm_mat by_in = { x, l->in, true, NUM_F32 }, by_out = { dy, ldy, true, NUM_F32 };
     struct gemm_piece piece = {
         .a = l->in_out ? by_in : by_out,
         .b = l->in_out ? by_out : by_in,

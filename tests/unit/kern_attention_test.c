@@ -323,8 +323,8 @@ static void run_piece(struct instance *n, struct problem *p, uint64_t first, uin
     struct attention a = arguments(p);
     a.first = first;
     a.rows = rows;
-    a.q += first * a.ldq;
-    a.o += first * a.ldo;
+    a.q = num_at(a.q, a.type, first * a.ldq);
+    a.o = num_at_mut(a.o, a.type, first * a.ldo);
     a.lse = p->row_dot; /* room for it, all guards before and after */
     kern_attention_forward(&n->k, &a);
     gather(p, p->row_dot, p->lse, first, rows);
@@ -580,8 +580,8 @@ static void run_chunk(struct instance *n, struct problem *p, uint64_t cp, uint64
     float *piece = p->dq; /* room for lse or row_dot of the chunk, guards before and after */
     a.first = first;
     a.rows = rows;
-    a.q += first * a.ldq;
-    a.o += first * a.ldo;
+    a.q = num_at(a.q, a.type, first * a.ldq);
+    a.o = num_at_mut(a.o, a.type, first * a.ldo);
     a.lse = piece;
     kern_attention_forward(&n->k, &a);
     gather(p, piece, p->lse, first, rows);

@@ -197,7 +197,7 @@ static void subject_reset(struct subject *s)
 
 static float element(const struct gemm_mat *m, uint64_t i, uint64_t k)
 {
-    return m->trans ? m->p[k * m->ld + i] : m->p[i * m->ld + k];
+    return ((const float *)m->p)[m->trans ? k * m->ld + i : i * m->ld + k];
 }
 
 static float tree(const float *part, uint32_t count)
@@ -269,7 +269,7 @@ static void *define(struct subject *s, bool *overflow)
             if (s->job.grad != NULL) {
                 s->overflow |= !define_grad(&s->job, i, j, &s->job.grad[i * s->job.ldg + j]);
             } else {
-                s->job.c[i * s->job.ldc + j] = define_value(&s->job, i, j);
+                ((float *)s->job.c)[i * s->job.ldc + j] = define_value(&s->job, i, j);
             }
         }
     }
@@ -486,14 +486,14 @@ static void splitting_rows_or_columns_over_calls_changes_no_bit(void **state)
                 struct gemm_piece piece[2];
                 for (int t = 0; t < 2; t++) {
                     piece[t] = whole.pieces[t];
-                    piece[t].a.p += row * (piece[t].a.trans ? 1 : piece[t].a.ld);
-                    piece[t].b.p += col * (piece[t].b.trans ? 1 : piece[t].b.ld);
+                    piece[t].a.p = num_at(piece[t].a.p, NUM_F32, row * (piece[t].a.trans ? 1 : piece[t].a.ld));
+                    piece[t].b.p = num_at(piece[t].b.p, NUM_F32, col * (piece[t].b.trans ? 1 : piece[t].b.ld));
                 }
                 struct gemm_job part = whole;
                 part.pieces = piece;
                 part.m = cut[p + 1] - row;
                 part.n = edge[q + 1] - col;
-                part.c += row * part.ldc + col;
+                part.c = num_at_mut(part.c, NUM_F32, row * part.ldc + col);
                 part.bias += col;
                 part.residual += row * part.ldr + col;
                 kern_gemm(v[i].kern, &part);

@@ -75,9 +75,9 @@ static void norm_forward(struct kern *k, struct outs *o, const struct shape *s)
     for (uint64_t t = 0; t < s->rows; t += s->step) {
         uint64_t n = rows_of_step(s, t), at = t * s->cols;
         if (s->option) {
-            kern_rmsnorm_forward(k, n, s->cols, in_x + at, in_gain, (float)EPS, y + at, rstd + t);
+            kern_rmsnorm_forward(k, n, s->cols, in_x + at, in_gain, (float)EPS, y + at, NUM_F32, rstd + t);
         } else {
-            kern_layernorm_forward(k, n, s->cols, in_x + at, in_gain, in_bias, (float)EPS, y + at, mean + t, rstd + t);
+            kern_layernorm_forward(k, n, s->cols, in_x + at, in_gain, in_bias, (float)EPS, y + at, NUM_F32, mean + t, rstd + t);
         }
     }
 }
@@ -123,10 +123,10 @@ static void norm_backward(struct kern *k, struct outs *o, const struct shape *s)
     for (uint64_t t = 0; t < s->rows; t += s->step) {
         uint64_t n = rows_of_step(s, t), at = t * s->cols;
         if (s->option) {
-            kern_rmsnorm_forward(k, n, s->cols, in_x + at, in_gain, (float)EPS, y, rstd);
+            kern_rmsnorm_forward(k, n, s->cols, in_x + at, in_gain, (float)EPS, y, NUM_F32, rstd);
             kern_rmsnorm_backward(k, n, s->cols, in_x + at, in_gain, rstd, in_dy + at, dx + at);
         } else {
-            kern_layernorm_forward(k, n, s->cols, in_x + at, in_gain, in_bias, (float)EPS, y, mean, rstd);
+            kern_layernorm_forward(k, n, s->cols, in_x + at, in_gain, in_bias, (float)EPS, y, NUM_F32, mean, rstd);
             kern_layernorm_backward(k, n, s->cols, in_x + at, in_gain, mean, rstd, in_dy + at, dx + at);
         }
     }
@@ -323,10 +323,10 @@ static void sweep(float *x, uint64_t n)
 static void gelu_both(struct kern *k, struct outs *o, const struct shape *s)
 {
     float *y = outs_take(o, s->cols, 4), *dx = outs_take(o, s->cols, 4), *in_place = outs_take(o, s->cols, 4);
-    kern_gelu_forward(k, s->cols, in_x, y);
-    kern_gelu_backward(k, s->cols, in_x, in_dy, dx);
+    kern_gelu_forward(k, s->cols, in_x, NUM_F32, y);
+    kern_gelu_backward(k, s->cols, in_x, NUM_F32, in_dy, dx);
     memcpy(in_place, in_dy, s->cols * 4);
-    kern_gelu_backward(k, s->cols, in_x, in_place, in_place);
+    kern_gelu_backward(k, s->cols, in_x, NUM_F32, in_place, in_place);
     assert_memory_equal(dx, in_place, s->cols * 4);
 }
 
@@ -357,17 +357,17 @@ static void swiglu_both(struct kern *k, struct outs *o, const struct shape *s)
     float *y = outs_take(o, n, 4), *d_gate = outs_take(o, n, 4), *d_up = outs_take(o, n, 4);
     float *again = outs_take(o, n, 4);
     float *gate_in_place = outs_take(o, n, 4), *up_in_place = outs_take(o, n, 4), *dy_in_place = outs_take(o, n, 4);
-    kern_swiglu_forward(k, n, in_x, in_up, y);
-    kern_swiglu_backward(k, n, in_x, in_up, in_dy, d_gate, d_up, again);
+    kern_swiglu_forward(k, n, in_x, in_up, NUM_F32, y);
+    kern_swiglu_backward(k, n, in_x, in_up, NUM_F32, in_dy, d_gate, d_up, again);
     assert_memory_equal(y, again, n * 4);
     memcpy(gate_in_place, in_x, n * 4);
     memcpy(up_in_place, in_up, n * 4);
     memcpy(dy_in_place, in_dy, n * 4);
-    kern_swiglu_backward(k, n, gate_in_place, up_in_place, dy_in_place, gate_in_place, up_in_place, dy_in_place);
+    kern_swiglu_backward(k, n, gate_in_place, up_in_place, NUM_F32, dy_in_place, gate_in_place, up_in_place, dy_in_place);
     assert_memory_equal(d_gate, gate_in_place, n * 4);
     assert_memory_equal(d_up, up_in_place, n * 4);
     assert_memory_equal(y, dy_in_place, n * 4);
-    kern_swiglu_backward(k, n, in_x, in_up, in_dy, gate_in_place, up_in_place, NULL);
+    kern_swiglu_backward(k, n, in_x, in_up, NUM_F32, in_dy, gate_in_place, up_in_place, NULL);
     assert_memory_equal(d_gate, gate_in_place, n * 4);
 }
 
@@ -407,13 +407,13 @@ static void rope_run(struct kern *k, struct outs *o, const struct shape *s)
     memcpy(x, in_x, s->rows * ld * 4);
     struct rope r = { table_cos, table_sin, heads, head_dim, 2, POSITIONS - 2, false };
     for (uint64_t t = 0; t < s->rows; t += s->step) {
-        kern_rope(k, rows_of_step(s, t), x + t * ld, ld, &r);
+        kern_rope(k, rows_of_step(s, t), x + t * ld, NUM_F32, ld, &r);
         r.first = 2 + (t + s->step) % (POSITIONS - 2);
     }
     if (s->option) {
         r.first = 2;
         r.inverse = true;
-        kern_rope(k, s->rows, x, ld, &r);
+        kern_rope(k, s->rows, x, NUM_F32, ld, &r);
     }
 }
 
