@@ -19,6 +19,7 @@ const struct attention_leaves *const attention_leaves_of[ISA_COUNT] = {
     [ISA_SCALAR] = &attention_leaves_scalar,
     [ISA_AVX2] = &attention_leaves_avx2,
     [ISA_AVX512] = &attention_leaves_avx512,
+    [ISA_AVX512BF16] = &attention_leaves_avx512bf16,
 };
 
 /* Key blocks whose progress the workspace can hold: 4M tokens of one head. */

@@ -55,6 +55,7 @@ const struct gemm_leaves *const gemm_leaves_of[ISA_COUNT] = {
 #if defined(__x86_64__)
     [ISA_AVX2] = &gemm_leaves_avx2,
     [ISA_AVX512] = &gemm_leaves_avx512,
+    [ISA_AVX512BF16] = &gemm_leaves_avx512bf16,
 #endif
 };
 

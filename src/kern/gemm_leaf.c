@@ -18,7 +18,7 @@
 #define UNROLL(n) PRAGMA_(GCC unroll n)
 #endif
 
-#if KERN_ISA == 2
+#if KERN_ISA >= 2
 #define MR 8
 #define LANES 16
 #define VECS 3 /* vectors in one row of a tile */
@@ -233,7 +233,7 @@ static inline __attribute__((always_inline)) uint64_t pack_copy(const struct gem
     return whole;
 }
 
-#if KERN_ISA == 2
+#if KERN_ISA >= 2
 
 /* Transpose 16 x 16: rows in, columns out. */
 static inline __attribute__((always_inline)) void transpose(vec r[16])
@@ -307,7 +307,7 @@ static inline __attribute__((always_inline)) void put_row(const struct gemm_pack
         v_store(dst, v);
         return;
     }
-#if KERN_ISA == 2
+#if KERN_ISA >= 2
     _mm256_storeu_ps(dst, _mm512_castps512_ps256(v)); /* width is 8 */
     _mm256_storeu_ps(dst + p->panel_stride, _mm512_extractf32x8_ps(v, 1));
 #endif
@@ -414,7 +414,7 @@ static inline bool grad_add(int64_t *grad, float v, float limit)
     return true;
 }
 
-#if KERN_ISA == 2
+#if KERN_ISA >= 2
 
 /* grad[0..16) += round(v); false when a lane overflows. */
 static inline bool grad_add_lanes(int64_t *grad, vec v, float limit)

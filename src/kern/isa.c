@@ -6,7 +6,7 @@
  * not save do not count. */
 #include "kern/kern_int.h"
 
-static const char *const isa_names[ISA_COUNT] = { "scalar", "avx2", "avx512" };
+static const char *const isa_names[ISA_COUNT] = { "scalar", "avx2", "avx512", "avx512bf16" };
 
 const char *kern_isa_name(enum isa isa)
 {
@@ -26,9 +26,13 @@ bool kern_isa_supported(enum isa isa)
     if (isa == ISA_AVX2) {
         return avx2;
     }
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (isa == ISA_AVX512) {
-        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+        return avx512;
+    }
+    if (isa == ISA_AVX512BF16) {
+        return avx512 && __builtin_cpu_supports("avx512bf16");
     }
 #endif
     return false;
@@ -57,7 +61,7 @@ enum err kern_choose_isa(enum isa *out)
             return OK;
         }
     }
-    return FAIL(ERR_USAGE, "INVAR_ISA: found \"%s\", expected scalar, avx2 or avx512 | unset it to use the best "
+    return FAIL(ERR_USAGE, "INVAR_ISA: found \"%s\", expected scalar, avx2, avx512 or avx512bf16 | unset it to use the best "
                            "instruction set of this CPU",
                 name);
 }

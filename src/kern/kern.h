@@ -17,7 +17,7 @@
 #include "base/fixed.h"
 #include "base/pool.h"
 
-enum isa { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_COUNT };
+enum isa { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_AVX512BF16, ISA_COUNT };
 
 /* How the elements of an array are stored. bf16 is the upper half of an fp32 number: reading is exact, writing rounds to
  * nearest even, and what is denormal is zero (docs/numerics.md 14). Arithmetic between is fp32 throughout. */
@@ -38,7 +38,7 @@ static inline void *num_at_mut(void *p, enum num type, uint64_t i)
 
 struct kern; /* one table of leaf kernels, the pool that divides outputs, and packing buffers */
 
-/* The best instruction set of this CPU, or the one named by INVAR_ISA (scalar, avx2, avx512). ERR_USAGE for an
+/* The best instruction set of this CPU, or the one named by INVAR_ISA (scalar, avx2, avx512, avx512bf16). ERR_USAGE for an
  * unknown name or one the CPU lacks. */
 MUST_USE enum err kern_choose_isa(enum isa *out);
 bool kern_isa_supported(enum isa isa);

@@ -7,11 +7,13 @@
 
 #include "kern/kern.h"
 
-/* KERN_ISA is 0, 1, 2 in leaf files (meson.build): KERN_NAME(x) is x_scalar, x_avx2, x_avx512. */
+/* KERN_ISA is 0, 1, 2, 3 in leaf files (meson.build): KERN_NAME(x) is x_scalar, x_avx2, x_avx512, x_avx512bf16. */
 #if defined(KERN_ISA)
 #define KERN_PASTE_(a, b) a##_##b
 #define KERN_PASTE(a, b) KERN_PASTE_(a, b)
-#if KERN_ISA == 2
+#if KERN_ISA == 3
+#define KERN_NAME(x) KERN_PASTE(x, avx512bf16)
+#elif KERN_ISA == 2
 #define KERN_NAME(x) KERN_PASTE(x, avx512)
 #elif KERN_ISA == 1
 #define KERN_NAME(x) KERN_PASTE(x, avx2)

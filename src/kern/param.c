@@ -10,6 +10,7 @@ const struct param_leaves *const param_leaves_of[ISA_COUNT] = {
     [ISA_SCALAR] = &param_leaves_scalar,
     [ISA_AVX2] = &param_leaves_avx2,
     [ISA_AVX512] = &param_leaves_avx512,
+    [ISA_AVX512BF16] = &param_leaves_avx512bf16,
 };
 
 #define PARAM_GRAIN 8192u /* elements: the eight pages of each array of a task are worth waking a thread */

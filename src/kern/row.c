@@ -12,6 +12,7 @@ const struct row_leaves *const row_leaves_of[ISA_COUNT] = {
     [ISA_SCALAR] = &row_leaves_scalar,
     [ISA_AVX2] = &row_leaves_avx2,
     [ISA_AVX512] = &row_leaves_avx512,
+    [ISA_AVX512BF16] = &row_leaves_avx512bf16,
 };
 
 #define MAP_GRAIN 4096u   /* elements: 16 KB of each array */

@@ -76,7 +76,8 @@ struct row_leaves {
     leaf_fn *cross_entropy, *ce_max, *ce_exp, *ce_finish; /* struct cross_entropy_job */
 };
 
-extern const struct row_leaves row_leaves_scalar, row_leaves_avx2, row_leaves_avx512;
+extern const struct row_leaves row_leaves_scalar, row_leaves_avx2, row_leaves_avx512,
+    row_leaves_avx512bf16;
 
 #if defined(KERN_ISA)
 #include "kern/simd.h"

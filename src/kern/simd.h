@@ -1,6 +1,6 @@
 /* Sixteen fp32 lanes with the same bits on every instruction set: the vocabulary leaf files are written in.
  * Included only by files compiled once per instruction set; KERN_ISA chooses the representation:
- *   0  simd_scalar.h  float[16], the definition   1  simd_avx2.h  two __m256   2  simd_avx512.h  one __m512
+ *   0  simd_scalar.h  float[16], the definition   1  simd_avx2.h  two __m256   2, 3  simd_avx512.h  one __m512
  * Rules that make the bits equal: every operation is one IEEE operation rounded to nearest even (FTZ and DAZ are set in
  * every thread by base/pool.h), fused operations are asked for by name, min and max return the second operand when the
  * operands are equal or one is NaN (what x86 does), and sums over lanes use one tree. NaN payloads are not defined.
@@ -24,6 +24,9 @@
  *   v16_add_fixed(acc, v, limit) -> bits   acc[l] += nearest-even integer of lane l; a lane with |v| >= limit (a
  *                                   float, at most 2^50) or NaN adds nothing and has its bit set in the result
  *   v16_from_fixed(p)               int64 to double to float, each nearest even
+ *   v16_load_bf16(p)  v16_load_bf16_n(p, n)                         widened; other lanes are 0
+ *   v16_store_bf16(p, v)  v16_store_bf16_n(p, v, n)                 rounded as bf16_from_float (base/bf16.h) does
+ *   v16_round_bf16(v)                                               rounded so, as fp32 numbers
  *   v16_transpose(r)                16 vectors in place: lane c of vector l becomes lane l of vector c */
 #ifndef KERN_SIMD_H
 #define KERN_SIMD_H
@@ -31,6 +34,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "base/bf16.h"
 
 #if !defined(KERN_ISA)
 #error "kern/simd.h is for files compiled once per instruction set"
@@ -44,7 +49,7 @@
 #endif
 #define V16_LANES 16u
 
-#if KERN_ISA == 2
+#if KERN_ISA >= 2
 #include "kern/simd_avx512.h"
 #elif KERN_ISA == 1
 #include "kern/simd_avx2.h"

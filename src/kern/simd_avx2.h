@@ -267,6 +267,61 @@ V16_INLINE struct v16 v16_from_fixed(const int64_t *p)
                          _mm256_set_m128(v16_from_fixed4(p + 12), v16_from_fixed4(p + 8)) };
 }
 
+/* The upper halves hold the bf16 numbers. Integer operations: a product with 1 would be left out by the compiler. */
+V16_INLINE __m256i v16_bf16_bits8(__m256 v)
+{
+    __m256i bits = _mm256_castps_si256(v), size = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i denormal = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x00800000), size);
+    __m256i nan = _mm256_cmpgt_epi32(size, _mm256_set1_epi32(0x7f800000));
+    up = _mm256_blendv_epi8(up, _mm256_or_si256(bits, _mm256_set1_epi32(0x00400000)), nan);
+    return _mm256_andnot_si256(_mm256_and_si256(denormal, _mm256_set1_epi32(0x7fffffff)), up);
+}
+
+V16_INLINE struct v16 v16_round_bf16(struct v16 v)
+{
+    const __m256i upper = _mm256_set1_epi32((int)0xffff0000u);
+    return (struct v16){ _mm256_castsi256_ps(_mm256_and_si256(v16_bf16_bits8(v.lo), upper)),
+                         _mm256_castsi256_ps(_mm256_and_si256(v16_bf16_bits8(v.hi), upper)) };
+}
+
+V16_INLINE void v16_store_bf16(uint16_t *p, struct v16 v)
+{
+    __m256i lo = _mm256_srli_epi32(v16_bf16_bits8(v.lo), 16), hi = _mm256_srli_epi32(v16_bf16_bits8(v.hi), 16);
+    __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(lo, hi), 0xd8);
+    _mm256_storeu_si256((__m256i *)p, packed);
+}
+
+V16_INLINE void v16_store_bf16_n(uint16_t *p, struct v16 v, uint32_t n)
+{
+    uint16_t all[16];
+    v16_store_bf16(all, v);
+    for (uint32_t l = 0; l < n && l < 16; l++) {
+        p[l] = all[l];
+    }
+}
+
+V16_INLINE __m256 v16_widen8(__m128i half)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+V16_INLINE struct v16 v16_load_bf16(const uint16_t *p)
+{
+    return (struct v16){ v16_widen8(_mm_loadu_si128((const __m128i *)p)),
+                         v16_widen8(_mm_loadu_si128((const __m128i *)(p + 8))) };
+}
+
+V16_INLINE struct v16 v16_load_bf16_n(const uint16_t *p, uint32_t n)
+{
+    uint16_t all[16] = { 0 };
+    for (uint32_t l = 0; l < n && l < 16; l++) {
+        all[l] = p[l];
+    }
+    return v16_load_bf16(all);
+}
+
 /* Pairs, then pairs of pairs within 128 bits, then the halves. */
 V16_INLINE void v16_transpose8(__m256 *r)
 {

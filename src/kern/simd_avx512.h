@@ -228,6 +228,53 @@ V16_INLINE struct v16 v16_from_fixed(const int64_t *p)
     return (struct v16){ _mm512_insertf32x8(_mm512_castps256_ps512(lo), hi, 1) };
 }
 
+/* The upper halves hold the bf16 numbers. Integer operations: a product with 1 would be left out by the compiler. */
+V16_INLINE __m512i v16_bf16_bits(__m512 v)
+{
+    __m512i bits = _mm512_castps_si512(v), size = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 nan = _mm512_cmpgt_epi32_mask(size, _mm512_set1_epi32(0x7f800000));
+    up = _mm512_mask_or_epi32(up, nan, bits, _mm512_set1_epi32(0x00400000));
+    __mmask16 denormal = _mm512_cmplt_epi32_mask(size, _mm512_set1_epi32(0x00800000));
+    return _mm512_mask_and_epi32(up, denormal, bits, _mm512_set1_epi32(INT32_MIN));
+}
+
+V16_INLINE struct v16 v16_round_bf16(struct v16 v)
+{
+    __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
+    return (struct v16){ _mm512_castsi512_ps(_mm512_and_si512(v16_bf16_bits(v.v), upper)) };
+}
+
+V16_INLINE void v16_store_bf16_n(uint16_t *p, struct v16 v, uint32_t n)
+{
+    _mm512_mask_cvtepi32_storeu_epi16(p, m16_first(n).m, _mm512_srli_epi32(v16_bf16_bits(v.v), 16));
+}
+
+V16_INLINE void v16_store_bf16(uint16_t *p, struct v16 v)
+{
+#if KERN_ISA == 3
+    _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(v.v));
+#else
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(v16_bf16_bits(v.v), 16)));
+#endif
+}
+
+V16_INLINE struct v16 v16_widen_bf16(__m256i half)
+{
+    return (struct v16){ _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)) };
+}
+
+V16_INLINE struct v16 v16_load_bf16(const uint16_t *p)
+{
+    return v16_widen_bf16(_mm256_loadu_si256((const __m256i *)p));
+}
+
+V16_INLINE struct v16 v16_load_bf16_n(const uint16_t *p, uint32_t n)
+{
+    return v16_widen_bf16(_mm256_maskz_loadu_epi16(m16_first(n).m, p));
+}
+
 /* Pairs, then fours within 128 bits (u[4 i + c] holds columns c, 4 + c, 8 + c, 12 + c of rows 4 i .. 4 i + 3), then the
  * 128-bit parts. */
 V16_INLINE void v16_transpose(struct v16 *r)

@@ -273,6 +273,33 @@ V16_INLINE struct v16 v16_from_fixed(const int64_t *p)
     V16_EACH((float)(double)p[l]);
 }
 
+V16_INLINE struct v16 v16_load_bf16_n(const uint16_t *p, uint32_t n)
+{
+    V16_EACH((uint32_t)l < n ? bf16_to_float(p[l]) : 0.0f);
+}
+
+V16_INLINE struct v16 v16_load_bf16(const uint16_t *p)
+{
+    V16_EACH(bf16_to_float(p[l]));
+}
+
+V16_INLINE void v16_store_bf16_n(uint16_t *p, struct v16 v, uint32_t n)
+{
+    for (uint32_t l = 0; l < n && l < 16; l++) {
+        p[l] = bf16_from_float(v.f[l]);
+    }
+}
+
+V16_INLINE void v16_store_bf16(uint16_t *p, struct v16 v)
+{
+    v16_store_bf16_n(p, v, 16);
+}
+
+V16_INLINE struct v16 v16_round_bf16(struct v16 v)
+{
+    V16_EACH(bf16_to_float(bf16_from_float(v.f[l])));
+}
+
 V16_INLINE void v16_transpose(struct v16 *r)
 {
     for (int l = 0; l < 16; l++) {

@@ -24,7 +24,7 @@
     } /* of elements 0, 2, 4, ... after another */
 #define FIXED_EDGE (((int64_t)1 << 62) - 1)
 
-#if KERN_ISA == 2
+#if KERN_ISA >= 2
 
 struct d8 {
     __m512d v;
