@@ -14,6 +14,13 @@
 
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_WSD, SCHEDULE_INVERSE_SQRT };
 
+/* What a layer's backward pass computes again instead of keeping it: the same operations, so the same bits. */
+enum recompute {
+    RECOMPUTE_NONE,
+    RECOMPUTE_SELECTIVE, /* norms and the products into the feed-forward width */
+    RECOMPUTE_FULL,      /* all but the layer's input */
+};
+
 struct conf {
     /* model */
     struct model_conf model; /* from the `model` block or folder */
@@ -47,6 +54,7 @@ struct conf {
     bool overwrite_output_dir;
     bool gradient_hashes; /* each rank records a checksum of its gradients */
     /* execution: changes no bit */
+    enum recompute recompute; /* what backward passes compute again */
     uint64_t threads; /* of a rank; 0: its share of the cores of its node */
     /* how the job is split over the ranks: changes no bit */
     uint64_t world;          /* ranks of the job: what conf_load was told */
@@ -61,6 +69,7 @@ struct conf {
     uint64_t zero_stage;                   /* 0 to 3 */
     double distributed_timeout;            /* seconds */
     /* identity of the arithmetic */
+    bool bf16;         /* products and attention of bf16 numbers */
     uint64_t tp_grain; /* 0 while the model is not known */
     uint64_t grad_unit;
     int64_t grad_scale_log2;

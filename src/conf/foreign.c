@@ -7,10 +7,10 @@
 #define ONE_WAY "there is one way to exchange data between ranks here, and nothing to tune about it"
 #define STAGES "stages are given as a list here"
 #define WORLD "mpirun or srun says how many ranks run where"
-#define FP32 "this version computes in fp32"
+#define FP32 "this version computes in fp32 or, with bf16: true, in bf16"
 #define ADAMW "this version has AdamW only"
 #define NO_LORA "this version trains all weights, without adapters"
-#define KEEPS_ALL "this version keeps all activations"
+#define RECOMPUTES "gradient_checkpointing (none, selective, full) says for all layers what is computed again"
 #define IN_MODEL "this belongs into the model block, in the spelling of config.json"
 #define STEPS "only a number of steps is known here"
 
@@ -49,7 +49,6 @@ const struct conf_foreign conf_foreign[] = {
       "false|null", "this is DeepSpeed's own", NULL },
 
     /* number formats */
-    { "bf16 bf16.enabled bfloat16.enabled", "false|null", FP32, NULL },
     { "fp16 fp16.enabled fp16.auto_cast", "false|null", FP32, NULL },
     { "tf32 fp8 bf16_full_eval fp16_full_eval", "false|null", FP32, NULL },
     { "loss_scale fp16.loss_scale initial_loss_scale", "1|null", FP32 " and needs no loss scale", NULL },
@@ -58,7 +57,7 @@ const struct conf_foreign conf_foreign[] = {
       "null", FP32 " and needs no loss scale", "remove it" },
     { "grad_accum_dtype data_types.grad_accum_dtype optimizer_state_dtype exp_avg_dtype exp_avg_sq_dtype params_dtype",
       "fp32|float32|null", FP32, NULL },
-    { "bf16.bf16_optimizer_states", "false|null", FP32, NULL },
+    { "bf16.bf16_optimizer_states", "false|null", "moments are fp32", NULL },
     { "accumulate_allreduce_grads_in_fp32", "true|null", "gradients are always summed exactly", NULL },
 
     /* optimizer and schedule */
@@ -94,11 +93,11 @@ const struct conf_foreign conf_foreign[] = {
       NO_LORA, NULL },
     { "label_smoothing_factor neftune_noise_alpha", "0|null", "this version trains the plain cross entropy", NULL },
     { "beta loss_type dpo_beta", "null", "this version trains the plain cross entropy", "remove it" },
-    { "gradient_checkpointing activation_checkpointing.partition_activations "
-      "activation_checkpointing.cpu_checkpointing activation_checkpointing.contiguous_memory_optimization",
-      "false|null", KEEPS_ALL, NULL },
-    { "recompute_granularity recompute_method recompute_num_layers activation_checkpointing.number_checkpoints", "null",
-      KEEPS_ALL, "remove it" },
+    { "activation_checkpointing.partition_activations activation_checkpointing.cpu_checkpointing "
+      "activation_checkpointing.contiguous_memory_optimization",
+      "false|null", RECOMPUTES, NULL },
+    { "recompute_method recompute_num_layers recompute_modules activation_checkpointing.number_checkpoints", "null",
+      RECOMPUTES, "remove it" },
 
     /* data */
     { "max_length max_seq_length model_max_length block_size", "null", "the key is seq_length", "write seq_length" },

@@ -305,6 +305,14 @@ const struct conf_key conf_keys[] = {
       .fallback = "0",
       .most = 256,
       .help = "Threads of a rank; 0: its share of the cores that the ranks of its node may use. Changes no bit." },
+    { .name = "gradient_checkpointing",
+      .type = KEY_RECOMPUTE,
+      .offset = offsetof(struct conf, recompute),
+      .fallback = "none",
+      .help = "What a backward pass computes again instead of keeping it: none; selective (the norms and the products "
+              "into the feed-forward width: about half of the activations, for at most a ninth of the time); full "
+              "(everything but each layer's input, for about a third; also written true). Changes no bit.",
+      .aliases = "recompute_granularity" },
     { .name = "tp",
       .type = KEY_WHOLE,
       .offset = offsetof(struct conf, tp),
@@ -406,10 +414,19 @@ const struct conf_key conf_keys[] = {
       .help = "The job ends when a rank makes no progress for so long, and the late rank is named.",
       .aliases = "ddp_timeout" },
 
+    { .name = "bf16",
+      .type = KEY_FLAG,
+      .offset = offsetof(struct conf, bf16),
+      .section = "Identity of the arithmetic",
+      .identity = true,
+      .fallback = "false",
+      .help = "Matrix products and attention of bf16 numbers, summed in fp32; what forward passes keep for them is stored "
+              "in bf16. Weights, moments, norms, losses and gradients stay fp32 or exact. Twice as fast where the CPU "
+              "multiplies bf16 (AVX512-BF16); the same bits where it does not.",
+      .aliases = "bf16.enabled bfloat16.enabled" },
     { .name = "tp_grain",
       .type = KEY_WHOLE,
       .offset = offsetof(struct conf, tp_grain),
-      .section = "Identity of the arithmetic",
       .identity = true,
       .fallback = "0",
       .most = 8,

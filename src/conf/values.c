@@ -43,13 +43,27 @@ static const struct choice pipeline_names[] = {
     { "interleaved", PIPE_INTERLEAVED },
     { NULL, 0 },
 };
-_Static_assert(sizeof(enum schedule) == sizeof(unsigned) && sizeof(enum pipe_schedule) == sizeof(unsigned),
+static const struct choice recompute_names[] = {
+    { "none", RECOMPUTE_NONE },
+    { "selective", RECOMPUTE_SELECTIVE },
+    { "full", RECOMPUTE_FULL },
+    { "false", RECOMPUTE_NONE },
+    { "true", RECOMPUTE_FULL },
+    { NULL, 0 },
+};
+_Static_assert(sizeof(enum schedule) == sizeof(unsigned) && sizeof(enum pipe_schedule) == sizeof(unsigned) &&
+                   sizeof(enum recompute) == sizeof(unsigned),
                "an enum's field is written as an unsigned");
 
-static const struct choice *choices(const struct conf_key *key)
-{
-    return key->type == KEY_SCHEDULE ? schedule_names : pipeline_names;
-}
+/* By type of key: the names, and what an error expects. */
+static const struct {
+    const struct choice *names;
+    const char *expected;
+} choice_kinds[] = {
+    [KEY_SCHEDULE] = { schedule_names, "constant, linear, cosine, wsd or inverse_sqrt" },
+    [KEY_PIPELINE] = { pipeline_names, "gpipe, 1f1b or interleaved" },
+    [KEY_RECOMPUTE] = { recompute_names, "none, selective or full" },
+};
 
 /* ---- fields ---- */
 
@@ -82,6 +96,7 @@ static enum err store(struct conf *c, const struct conf_key *key, const struct s
         return OK;
     case KEY_SCHEDULE:
     case KEY_PIPELINE:
+    case KEY_RECOMPUTE:
         *(unsigned *)f = s->choice;
         return OK;
     case KEY_COUNTS:
@@ -120,6 +135,7 @@ static bool same(const struct conf *c, const struct conf_key *key, bool has, con
         return *(const bool *)f == s->flag;
     case KEY_SCHEDULE:
     case KEY_PIPELINE:
+    case KEY_RECOMPUTE:
         return *(const unsigned *)f == s->choice;
     case KEY_COUNTS:
         return c->pipe_counts_count == s->counts_count &&
@@ -165,16 +181,14 @@ static struct scalar_problem read_real(const struct conf_key *key, const struct 
 
 static struct scalar_problem read_choice(const struct conf_key *key, const struct node *n, struct scalar *s)
 {
-    for (const struct choice *i = choices(key); i->name != NULL && scalar_is_scalar(n); i++) {
+    for (const struct choice *i = choice_kinds[key->type].names; i->name != NULL && scalar_is_scalar(n); i++) {
         if (strcmp(i->name, n->text) == 0) {
             s->choice = i->value;
             return (struct scalar_problem){ 0 };
         }
     }
     struct scalar_problem p = { .bad = true };
-    snprintf(p.text, sizeof(p.text), "expected %s, got %s",
-             key->type == KEY_SCHEDULE ? "constant, linear, cosine, wsd or inverse_sqrt" : "gpipe, 1f1b or interleaved",
-             scalar_describe(n).text);
+    snprintf(p.text, sizeof(p.text), "expected %s, got %s", choice_kinds[key->type].expected, scalar_describe(n).text);
     return p;
 }
 
@@ -277,6 +291,7 @@ static struct scalar_problem read_value(const struct conf_key *key, const struct
         return scalar_flag(n, &s->flag);
     case KEY_SCHEDULE:
     case KEY_PIPELINE:
+    case KEY_RECOMPUTE:
         return read_choice(key, n, s);
     case KEY_COUNTS:
         return read_counts(n, s);
@@ -374,7 +389,7 @@ enum err conf_set_defaults(struct conf *c)
 
 static const char *choice_name(const struct conf_key *key, unsigned value)
 {
-    const struct choice *i = choices(key);
+    const struct choice *i = choice_kinds[key->type].names;
     while (i->name != NULL && i->value != value) {
         i++;
     }
@@ -421,6 +436,7 @@ enum err conf_write_value(const struct conf *c, const struct conf_key *key, stru
         return buf_add_string(out, *(const bool *)f ? "tensorboard" : "none");
     case KEY_SCHEDULE:
     case KEY_PIPELINE:
+    case KEY_RECOMPUTE:
         return buf_add_string(out, choice_name(key, *(const unsigned *)f));
     case KEY_COUNTS:
         return write_counts(c, out);

@@ -21,8 +21,8 @@ static struct attention describe(const struct model *m, uint64_t rows)
 {
     return (struct attention){
         .heads = m->heads, .kv_heads = m->kv_heads, .head_dim = m->conf.head_dim, .rows = rows,
-        .scale = 1.0f / __builtin_sqrtf((float)m->conf.head_dim), .ldq = m->q_cols, .ldk = 2 * m->kv_cols,
-        .ldo = m->q_cols,
+        .scale = 1.0f / __builtin_sqrtf((float)m->conf.head_dim), .type = m->kept,
+        .ldq = m->q_cols, .ldk = 2 * m->kv_cols, .ldo = m->q_cols,
     };
 }
 
@@ -32,10 +32,10 @@ static struct attention whole(const struct model *m, const struct rows *r, const
     uint64_t row = i * r->length;
     struct attention at = describe(m, r->length);
     at.first = r->first;
-    at.q = a->q + row * m->q_cols;
-    at.k = a->kv + row * 2 * m->kv_cols; /* from position 0, also when r->first is not */
+    at.q = num_at(a->q, m->kept, row * m->q_cols);
+    at.k = num_at(a->kv, m->kept, row * 2 * m->kv_cols); /* from position 0, also when r->first is not */
     at.v = num_at(at.k, at.type, m->kv_cols);
-    at.o = a->att + row * m->q_cols;
+    at.o = num_at_mut(a->att, m->kept, row * m->q_cols);
     at.lse = a->lse != NULL ? a->lse + row * m->heads : NULL;
     return at;
 }
@@ -50,9 +50,9 @@ void attend_layout(struct model *m, struct arena *a)
         return;
     }
     x->gathered = arena_take(a, mem_mul(t, widest), sizeof(float));
-    x->kv = arena_take(a, mem_mul(t, kv), sizeof(float));
+    x->kv = arena_take(a, mem_mul(t, kv), num_bytes(m->kept));
     if (m->shape.mode == MODEL_TRAIN) {
-        x->q = arena_take(a, mem_mul(t, q), sizeof(float));
+        x->q = arena_take(a, mem_mul(t, q), num_bytes(m->kept));
         x->d_o = arena_take(a, mem_mul(t, q), sizeof(float));
         x->dq = arena_take(a, mem_mul(t, q), sizeof(float));
         x->dkv = arena_take(a, mem_mul(t, kv), sizeof(float));
@@ -61,21 +61,16 @@ void attend_layout(struct model *m, struct arena *a)
     }
 }
 
-/* Every rank's `elements` floats of one sequence, in rank order, in ctx.gathered. */
-static enum err gather_ranks(struct model *m, const float *mine, uint64_t elements)
+/* Rows of all positions of one sequence, in position order, from every rank's rows [first, first + local length)[cols]
+ * of x. */
+static enum err gather_rows(struct model *m, struct operand x, uint64_t first, uint64_t cols, void *out)
 {
-    return comm_gather(m->place.cp_group, mine, elements * sizeof(float), m->ctx.gathered);
-}
-
-/* Rows of all positions of one sequence, in position order, from every rank's [local length][cols]. */
-static enum err gather_rows(struct model *m, const float *mine, uint64_t cols, float *out)
-{
-    uint64_t n = chunk_rows(m);
-    TRY(gather_ranks(m, mine, m->length * cols));
+    uint64_t n = chunk_rows(m), row_bytes = cols * num_bytes(x.type);
+    TRY(comm_gather(m->place.cp_group, (const char *)x.p + first * row_bytes, m->length * row_bytes, m->ctx.gathered));
+    const char *from = m->ctx.gathered;
     for (uint32_t rank = 0; rank < m->place.cp; rank++) {
-        for (uint32_t j = 0; j < m->chunks_of_sequence; j++) {
-            memcpy(out + chunk_of(m, rank, j).lo * cols,
-                   m->ctx.gathered + (rank * m->length + j * n) * cols, n * cols * sizeof(float));
+        for (uint32_t j = 0; j < m->chunks_of_sequence; j++, from += n * row_bytes) {
+            memcpy((char *)out + chunk_of(m, rank, j).lo * row_bytes, from, n * row_bytes);
         }
     }
     return OK;
@@ -85,7 +80,7 @@ static enum err gather_rows(struct model *m, const float *mine, uint64_t cols, f
 static enum err gather_heads(struct model *m, const float *mine, float *out)
 {
     uint64_t n = chunk_rows(m), t = m->shape.seq_length;
-    TRY(gather_ranks(m, mine, m->length * m->heads));
+    TRY(comm_gather(m->place.cp_group, mine, m->length * m->heads * sizeof(float), m->ctx.gathered));
     const float *from = m->ctx.gathered;
     for (uint32_t rank = 0; rank < m->place.cp; rank++) {
         for (uint32_t j = 0; j < m->chunks_of_sequence; j++) {
@@ -100,15 +95,15 @@ static enum err gather_heads(struct model *m, const float *mine, float *out)
 static enum err shared_forward(struct model *m, const struct rows *r, const struct layer_act *a, uint64_t i)
 {
     uint64_t n = chunk_rows(m);
-    TRY(gather_rows(m, a->kv + i * r->length * 2 * m->kv_cols, 2 * m->kv_cols, m->ctx.kv));
+    TRY(gather_rows(m, kept(m, a->kv), i * r->length, 2 * m->kv_cols, m->ctx.kv));
     for (uint32_t j = 0; j < m->chunks_of_sequence; j++) {
         uint64_t row = i * r->length + j * n;
         struct attention at = describe(m, n);
         at.first = chunk_of(m, m->place.cp_rank, j).lo;
-        at.q = a->q + row * m->q_cols;
+        at.q = num_at(a->q, m->kept, row * m->q_cols);
         at.k = m->ctx.kv;
         at.v = num_at(at.k, at.type, m->kv_cols);
-        at.o = a->att + row * m->q_cols;
+        at.o = num_at_mut(a->att, m->kept, row * m->q_cols);
         at.lse = a->lse != NULL ? a->lse + row * m->heads : NULL;
         kern_attention_forward(m->k, &at);
     }
@@ -134,14 +129,14 @@ static enum err gather_backward(struct model *m, const struct rows *r, const str
     uint64_t n = chunk_rows(m), row = i * r->length;
     for (uint32_t j = 0; j < m->chunks_of_sequence; j++) {
         struct attention at = describe(m, n);
-        at.o = a->att + (row + j * n) * m->q_cols;
+        at.o = num_at_mut(a->att, m->kept, (row + j * n) * m->q_cols);
         kern_attention_row_dot(m->k, &at, m->d_att + (row + j * n) * m->q_cols, m->row_dot + j * n * m->heads);
     }
     TRY(gather_heads(m, m->row_dot, m->ctx.dot));
     TRY(gather_heads(m, a->lse + row * m->heads, m->ctx.lse));
-    TRY(gather_rows(m, a->q + row * m->q_cols, m->q_cols, m->ctx.q));
-    TRY(gather_rows(m, m->d_att + row * m->q_cols, m->q_cols, m->ctx.d_o));
-    return gather_rows(m, a->kv + row * 2 * m->kv_cols, 2 * m->kv_cols, m->ctx.kv);
+    TRY(gather_rows(m, kept(m, a->q), row, m->q_cols, m->ctx.q));
+    TRY(gather_rows(m, f32(m->d_att), row, m->q_cols, m->ctx.d_o));
+    return gather_rows(m, kept(m, a->kv), row, 2 * m->kv_cols, m->ctx.kv);
 }
 
 static enum err shared_backward(struct model *m, const struct rows *r, const struct layer_act *a, uint64_t i)
@@ -152,7 +147,7 @@ static enum err shared_backward(struct model *m, const struct rows *r, const str
     struct attention at = describe(m, m->shape.seq_length);
     at.q = x->q;
     at.k = x->kv;
-    at.v = x->kv + m->kv_cols;
+    at.v = num_at(x->kv, m->kept, m->kv_cols);
     at.lse = x->lse;
     const struct attention_grad g = { x->d_o, x->dq, x->dkv, x->dkv + m->kv_cols, x->dot };
     for (uint32_t j = 0; j < m->chunks_of_sequence; j++) {

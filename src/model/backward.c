@@ -1,6 +1,6 @@
 /* Why this exists: the backward pass, the mirror of forward.c. m->dx carries the gradient of the residual stream (own
  * rows) from the last layer to the embedding; m->dn is the gradient of a norm's output, which each norm turns into its
- * share of m->dx. Each layer recomputes only its activation function; everything else was kept.
+ * share of m->dx. Each layer computes its activation function again, and what enum recompute says; the rest was kept.
  *
  * Orders: input gradients of column-parallel products sum in tp_grain segments (queries, keys, values of a segment
  * in one chain; gate, then up); those of row-parallel products in one. Parameter gradients are sums over units. Of the
@@ -26,15 +26,15 @@ static enum err gather_norm(struct model *m, const struct rows *r, const float *
     }
     memcpy(m->full_x + lo * hidden, x, own * hidden * sizeof(float));
     memcpy(m->full_rstd + lo, rstd + lo, own * sizeof(float));
-    TRY(gather_own(m, r, m->full_x, hidden));
-    TRY(gather_own(m, r, m->full_rstd, 1));
+    TRY(gather_own(m, r, m->full_x, NUM_F32, hidden));
+    TRY(gather_own(m, r, m->full_rstd, NUM_F32, 1));
     *out = (struct norm_input){ m->full_x, NULL, m->full_rstd };
     if (mean != NULL) {
         memcpy(m->full_mean + lo, mean + lo, own * sizeof(float));
-        TRY(gather_own(m, r, m->full_mean, 1));
+        TRY(gather_own(m, r, m->full_mean, NUM_F32, 1));
         out->mean = m->full_mean;
     }
-    return gather_own(m, r, m->dn, hidden);
+    return gather_own(m, r, m->dn, NUM_F32, hidden);
 }
 
 /* Gradients of gain and bias from all rows, own columns. */
@@ -90,7 +90,7 @@ static enum err branch_backward(struct model *m, const struct rows *r, const str
         memcpy(own, dx, own_count(r) * m->conf.hidden * sizeof(float));
         *dy = m->branch;
     }
-    return gather_own(m, r, m->branch, m->conf.hidden);
+    return gather_own(m, r, m->branch, NUM_F32, m->conf.hidden);
 }
 
 static float *own_dn(struct model *m, const struct rows *r)
@@ -106,21 +106,22 @@ static enum err mlp_backward(struct model *m, const struct rows *r, const struct
     uint64_t count = r->count, ffn = m->ffn, hidden = m->conf.hidden, unit = m->shape.grad_unit;
     struct linear up = model_linear(m, layer, SLOT_UP), down = model_linear(m, layer, SLOT_DOWN);
     const float *dy;
+    TRY(recompute_mlp(m, r, b, layer, a));
     TRY(branch_backward(m, r, b, 2 * (uint32_t)layer + SITE_MLP, &dy));
     linear_backward_input(m, &(struct linear_dy){ &down, dy, hidden }, 1, count, 1, m->act_ffn);
     if (m->desc->gated) {
         struct linear gate = model_linear(m, layer, SLOT_GATE);
-        kern_swiglu_backward(m->k, count * ffn, a->gate, a->up, NUM_F32, m->act_ffn, m->d_gate, m->d_up, m->act_ffn);
-        linear_backward_weight(m, &down, r, unit, m->act_ffn, dy, hidden);
-        linear_backward_weight(m, &gate, r, unit, a->n2, m->d_gate, ffn);
-        linear_backward_weight(m, &up, r, unit, a->n2, m->d_up, ffn);
+        kern_swiglu_backward(m->k, count * ffn, a->gate, a->up, m->kept, m->act_ffn, m->d_gate, m->d_up, m->act_ffn);
+        linear_backward_weight(m, &down, r, unit, f32(m->act_ffn), dy, hidden);
+        linear_backward_weight(m, &gate, r, unit, kept(m, a->n2), m->d_gate, ffn);
+        linear_backward_weight(m, &up, r, unit, kept(m, a->n2), m->d_up, ffn);
         const struct linear_dy both[] = { { &gate, m->d_gate, ffn }, { &up, m->d_up, ffn } };
         TRY(linear_backward_divided(m, both, 2, r, own_dn(m, r)));
     } else {
-        kern_gelu_backward(m->k, count * ffn, a->up, NUM_F32, m->act_ffn, m->d_up);
-        kern_gelu_forward(m->k, count * ffn, a->up, NUM_F32, m->act_ffn);
-        linear_backward_weight(m, &down, r, unit, m->act_ffn, dy, hidden);
-        linear_backward_weight(m, &up, r, unit, a->n2, m->d_up, ffn);
+        kern_gelu_backward(m->k, count * ffn, a->up, m->kept, m->act_ffn, m->d_up);
+        kern_gelu_forward(m->k, count * ffn, a->up, m->kept, m->act_ffn);
+        linear_backward_weight(m, &down, r, unit, f32(m->act_ffn), dy, hidden);
+        linear_backward_weight(m, &up, r, unit, kept(m, a->n2), m->d_up, ffn);
         TRY(linear_backward_divided(m, &(struct linear_dy){ &up, m->d_up, ffn }, 1, r, own_dn(m, r)));
     }
     return norm_backward(m, r, layer, SLOT_NORM2_GAIN, a->x1, a->mean2, a->rstd2);
@@ -132,8 +133,9 @@ static enum err attention_backward(struct model *m, const struct rows *r, const 
     uint64_t unit = m->shape.grad_unit, q_cols = m->q_cols, kv_cols = m->kv_cols, hidden = m->conf.hidden;
     struct linear out = model_linear(m, layer, SLOT_OUT);
     const float *dy;
+    TRY(recompute_attention(m, r, layer, a));
     TRY(branch_backward(m, r, b, 2 * (uint32_t)layer + SITE_ATTENTION, &dy));
-    linear_backward_weight(m, &out, r, unit, a->att, dy, hidden);
+    linear_backward_weight(m, &out, r, unit, kept(m, a->att), dy, hidden);
     linear_backward_input(m, &(struct linear_dy){ &out, dy, hidden }, 1, r->count, 1, m->d_att);
     TRY(attend_backward(m, r, a));
     struct linear q = model_linear(m, layer, SLOT_Q), k = model_linear(m, layer, SLOT_K),
@@ -144,7 +146,7 @@ static enum err attention_backward(struct model *m, const struct rows *r, const 
         { &v, m->dkv + kv_cols, 2 * kv_cols },
     };
     for (int i = 0; i < 3; i++) {
-        linear_backward_weight(m, parts[i].l, r, unit, a->n1, parts[i].dy, parts[i].ldy);
+        linear_backward_weight(m, parts[i].l, r, unit, kept(m, a->n1), parts[i].dy, parts[i].ldy);
     }
     TRY(linear_backward_divided(m, parts, 3, r, own_dn(m, r)));
     return norm_backward(m, r, layer, SLOT_NORM1_GAIN, a->x, a->mean1, a->rstd1);

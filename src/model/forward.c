@@ -6,23 +6,24 @@
 
 /* Norm of own rows into their place in y[R][C], then every rank has all rows of y. */
 static enum err norm_forward(struct model *m, const struct rows *r, uint64_t layer, enum slot gain, const float *x,
-                             float *y, float *mean, float *rstd)
+                             void *y, float *mean, float *rstd)
 {
     float eps = (float)m->conf.norm_eps;
     uint64_t own = own_count(r), lo = r->own.lo, hidden = m->conf.hidden;
     const float *gains = model_weight(m, layer, gain);
+    void *at = num_at_mut(y, m->kept, lo * hidden);
     if (m->desc->layer_norm) {
         const float *biases = model_weight(m, layer, (enum slot)(gain + 1));
-        kern_layernorm_forward(m->k, own, hidden, x, gains, biases, eps, y + lo * hidden, NUM_F32, mean + lo, rstd + lo);
+        kern_layernorm_forward(m->k, own, hidden, x, gains, biases, eps, at, m->kept, mean + lo, rstd + lo);
     } else {
-        kern_rmsnorm_forward(m->k, own, hidden, x, gains, eps, y + lo * hidden, NUM_F32, rstd + lo);
+        kern_rmsnorm_forward(m->k, own, hidden, x, gains, eps, at, m->kept, rstd + lo);
     }
-    return gather_own(m, r, y, hidden);
+    return gather_own(m, r, y, m->kept, hidden);
 }
 
 /* out = residual + branch, where the branch is a divided product, dropped when there is dropout. */
 static enum err branch_forward(struct model *m, const struct rows *r, const struct micro *b, uint32_t site,
-                               const struct linear *l, const float *x, const float *residual, float *out)
+                               const struct linear *l, struct operand x, const float *residual, float *out)
 {
     double p = m->dropping ? m->conf.resid_dropout : 0.0;
     if (p == 0.0) {
@@ -33,52 +34,79 @@ static enum err branch_forward(struct model *m, const struct rows *r, const stru
     return OK;
 }
 
-static void rotate(struct model *m, const struct rows *r, float *x, uint64_t ld, uint64_t heads)
+static void rotate(struct model *m, const struct rows *r, void *x, uint64_t ld, uint64_t heads)
 {
     if (!m->desc->learned_positions) {
         struct rope rope = { m->rope_cos, m->rope_sin, heads, m->conf.head_dim, r->first, r->length, false };
-        kern_rope(m->k, r->count, x, NUM_F32, ld, &rope);
+        kern_rope(m->k, r->count, x, m->kept, ld, &rope);
     }
 }
 
-static enum err attention_forward(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a)
+static enum err attention_norm(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a)
+{
+    return norm_forward(m, r, layer, SLOT_NORM1_GAIN, a->x, a->n1, a->mean1, a->rstd1);
+}
+
+/* From the first norm to x1. */
+static enum err attention_forward(struct model *m, const struct rows *r, const struct micro *b, uint64_t layer,
+                                  const struct layer_act *a)
 {
     uint64_t q_cols = m->q_cols, kv_cols = m->kv_cols;
     struct linear q = model_linear(m, layer, SLOT_Q), k = model_linear(m, layer, SLOT_K),
-                  v = model_linear(m, layer, SLOT_V);
-    float *kv = a->kv + r->first * 2 * kv_cols; /* first is 0 unless a cache is being extended */
-    linear_forward(m, &q, r->count, a->n1, 1, a->q, q_cols);
-    linear_forward(m, &k, r->count, a->n1, 1, kv, 2 * kv_cols);
-    linear_forward(m, &v, r->count, a->n1, 1, kv + kv_cols, 2 * kv_cols);
+                  v = model_linear(m, layer, SLOT_V), out = model_linear(m, layer, SLOT_OUT);
+    struct operand x = kept(m, a->n1);
+    /* first is 0 unless a cache is being extended */
+    void *keys = num_at_mut(a->kv, m->kept, r->first * 2 * kv_cols), *values = num_at_mut(keys, m->kept, kv_cols);
+    TRY(attention_norm(m, r, layer, a));
+    linear_forward(m, &q, r->count, x, a->q, m->kept, q_cols);
+    linear_forward(m, &k, r->count, x, keys, m->kept, 2 * kv_cols);
+    linear_forward(m, &v, r->count, x, values, m->kept, 2 * kv_cols);
     rotate(m, r, a->q, q_cols, m->heads);
-    rotate(m, r, kv, 2 * kv_cols, m->kv_heads);
-    return attend_forward(m, r, a);
+    rotate(m, r, keys, 2 * kv_cols, m->kv_heads);
+    TRY(attend_forward(m, r, a));
+    return branch_forward(m, r, b, 2 * (uint32_t)layer + SITE_ATTENTION, &out, kept(m, a->att), a->x, a->x1);
 }
 
-static void mlp_forward(struct model *m, uint64_t rows, uint64_t layer, const struct layer_act *a)
+/* From the second norm to what the activation function takes. */
+static enum err mlp_forward(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a)
 {
     struct linear up = model_linear(m, layer, SLOT_UP);
-    linear_forward(m, &up, rows, a->n2, 1, a->up, m->ffn);
+    struct operand x = kept(m, a->n2);
+    TRY(norm_forward(m, r, layer, SLOT_NORM2_GAIN, a->x1, a->n2, a->mean2, a->rstd2));
+    linear_forward(m, &up, r->count, x, a->up, m->kept, m->ffn);
     if (m->desc->gated) {
         struct linear gate = model_linear(m, layer, SLOT_GATE);
-        linear_forward(m, &gate, rows, a->n2, 1, a->gate, m->ffn);
-        kern_swiglu_forward(m->k, rows * m->ffn, a->gate, a->up, NUM_F32, m->act_ffn);
-    } else {
-        kern_gelu_forward(m->k, rows * m->ffn, a->up, NUM_F32, m->act_ffn);
+        linear_forward(m, &gate, r->count, x, a->gate, m->kept, m->ffn);
     }
+    return OK;
 }
 
 static enum err layer_forward(struct model *m, const struct rows *r, const struct micro *b, uint64_t layer,
                               const struct layer_act *a)
 {
-    uint32_t site = 2 * (uint32_t)layer;
-    TRY(norm_forward(m, r, layer, SLOT_NORM1_GAIN, a->x, a->n1, a->mean1, a->rstd1));
-    TRY(attention_forward(m, r, layer, a));
-    struct linear out = model_linear(m, layer, SLOT_OUT), down = model_linear(m, layer, SLOT_DOWN);
-    TRY(branch_forward(m, r, b, site + SITE_ATTENTION, &out, a->att, a->x, a->x1));
-    TRY(norm_forward(m, r, layer, SLOT_NORM2_GAIN, a->x1, a->n2, a->mean2, a->rstd2));
-    mlp_forward(m, r->count, layer, a);
-    return branch_forward(m, r, b, site + SITE_MLP, &down, m->act_ffn, a->x1, a[1].x);
+    struct linear down = model_linear(m, layer, SLOT_DOWN);
+    TRY(attention_forward(m, r, b, layer, a));
+    TRY(mlp_forward(m, r, layer, a));
+    if (m->desc->gated) {
+        kern_swiglu_forward(m->k, r->count * m->ffn, a->gate, a->up, m->kept, m->act_ffn);
+    } else {
+        kern_gelu_forward(m->k, r->count * m->ffn, a->up, m->kept, m->act_ffn);
+    }
+    return branch_forward(m, r, b, 2 * (uint32_t)layer + SITE_MLP, &down, f32(m->act_ffn), a->x1, a[1].x);
+}
+
+enum err recompute_mlp(struct model *m, const struct rows *r, const struct micro *b, uint64_t layer,
+                       const struct layer_act *a)
+{
+    if (m->shape.recompute == RECOMPUTE_FULL) {
+        TRY(attention_forward(m, r, b, layer, a));
+    }
+    return m->shape.recompute != RECOMPUTE_NONE ? mlp_forward(m, r, layer, a) : OK;
+}
+
+enum err recompute_attention(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a)
+{
+    return m->shape.recompute != RECOMPUTE_NONE ? attention_norm(m, r, layer, a) : OK;
 }
 
 /* Token rows lie on the rank that holds them; the others add +0. */

@@ -17,7 +17,8 @@ void head_layout(struct model *m, struct arena *a)
 void head_logits(struct model *m, const struct act_set *s, uint64_t first_row, uint64_t rows)
 {
     struct linear head = model_head(m);
-    linear_forward(m, &head, rows, s->final_norm + first_row * m->conf.hidden, 1, m->logits, m->vocab_padded);
+    struct operand x = kept(m, num_at(s->final_norm, m->kept, first_row * m->conf.hidden));
+    linear_forward(m, &head, rows, x, m->logits, NUM_F32, m->vocab_padded);
 }
 
 /* Losses of logits that lie divided over the tensor-parallel ranks. */
@@ -79,8 +80,8 @@ static enum err head_chunk(struct model *m, const struct act_set *s, const struc
     TRY(input_grad(m, r, first, rows));
     struct linear head = model_head(m);
     const struct rows here = { .count = rows, .length = rows, .sequences = 1 };
-    linear_backward_weight(m, &head, &here, unit < rows ? unit : rows, s->final_norm + first * m->conf.hidden,
-                           m->logits, m->vocab_padded);
+    struct operand x = kept(m, num_at(s->final_norm, m->kept, first * m->conf.hidden));
+    linear_backward_weight(m, &head, &here, unit < rows ? unit : rows, x, m->logits, m->vocab_padded);
     return OK;
 }
 

@@ -76,12 +76,12 @@ uint32_t model_head_bucket(const struct model *m)
 
 /* ---- forward ---- */
 
-static uint32_t forward_pieces(const struct linear *l, const float *x, uint64_t segments, struct gemm_piece *pieces)
+static uint32_t forward_pieces(const struct linear *l, struct operand x, uint64_t segments, struct gemm_piece *pieces)
 {
     for (uint32_t s = 0; s < segments; s++) {
         struct order_range r = order_segment(l->in, (uint32_t)segments, s);
         pieces[s] = (struct gemm_piece){
-            .a = { x + r.lo, l->in, false, NUM_F32 },
+            .a = { num_at(x.p, x.type, r.lo), l->in, false, x.type },
             .b = { l->in_out ? l->w + r.lo * l->ld : l->w + r.lo, l->ld, l->in_out, NUM_F32 },
             .k = r.hi - r.lo,
             .ends_segment = true,
@@ -90,13 +90,13 @@ static uint32_t forward_pieces(const struct linear *l, const float *x, uint64_t 
     return (uint32_t)segments;
 }
 
-void linear_forward(struct model *m, const struct linear *l, uint64_t rows, const float *x, uint64_t segments, float *y,
-                    uint64_t ldy)
+void linear_forward(struct model *m, const struct linear *l, uint64_t rows, struct operand x, void *y,
+                    enum num y_type, uint64_t ldy)
 {
-    struct gemm_piece pieces[ORDER_SEGMENTS_MAX];
+    struct gemm_piece piece;
     const struct gemm_job job = {
-        .m = rows, .n = l->out, .pieces = pieces, .pieces_count = forward_pieces(l, x, segments, pieces),
-        .c = y, .ldc = ldy, .bias = l->bias,
+        .m = rows, .n = l->out, .pieces = &piece, .pieces_count = forward_pieces(l, x, 1, &piece),
+        .bf16 = m->shape.bf16, .c = y, .c_type = y_type, .ldc = ldy, .bias = l->bias,
     };
     kern_gemm(m->k, &job);
 }
@@ -113,14 +113,14 @@ static enum err finish_tree(struct model *m, const struct rows *r, const float *
     return comm_tree_sum(m->place.tp, &t);
 }
 
-enum err linear_forward_divided(struct model *m, const struct linear *l, const struct rows *r, const float *x,
+enum err linear_forward_divided(struct model *m, const struct linear *l, const struct rows *r, struct operand x,
                                 const float *residual, float *out)
 {
     struct gemm_piece pieces[ORDER_SEGMENTS_MAX];
     bool alone = m->place.tp == NULL;
     const struct gemm_job job = {
         .m = r->count, .n = l->out, .pieces = pieces, .pieces_count = forward_pieces(l, x, m->grain, pieces),
-        .c = alone ? out : m->window, .ldc = l->out,
+        .bf16 = m->shape.bf16, .c = alone ? out : m->window, .ldc = l->out,
         .bias = alone ? l->bias : NULL, .residual = alone ? residual : NULL, .ldr = l->out,
     };
     kern_gemm(m->k, &job);
@@ -148,7 +148,8 @@ void linear_backward_input(struct model *m, const struct linear_dy *parts, uint3
         }
     }
     const struct gemm_job job = {
-        .m = rows, .n = parts[0].l->in, .pieces = pieces, .pieces_count = n, .c = dx, .ldc = parts[0].l->in,
+        .m = rows, .n = parts[0].l->in, .pieces = pieces, .pieces_count = n, .bf16 = m->shape.bf16, .c = dx,
+        .ldc = parts[0].l->in,
     };
     kern_gemm(m->k, &job);
 }
@@ -170,10 +171,10 @@ static void bias_grad(struct model *m, const struct linear *l, uint64_t rows, ui
 }
 
 /* Weight gradient of `rows` consecutive rows cut into units from their start. */
-static void weight_grad(struct model *m, const struct linear *l, uint64_t rows, uint64_t unit, const float *x,
+static void weight_grad(struct model *m, const struct linear *l, uint64_t rows, uint64_t unit, struct operand x,
                         const float *dy, uint64_t ldy)
 {
-    struct gemm_mat by_in = { x, l->in, true, NUM_F32 }, by_out = { dy, ldy, true, NUM_F32 };
+    struct gemm_mat by_in = { x.p, l->in, true, x.type }, by_out = { dy, ldy, true, NUM_F32 };
     struct gemm_piece piece = {
         .a = l->in_out ? by_in : by_out,
         .b = l->in_out ? by_out : by_in,
@@ -185,6 +186,7 @@ static void weight_grad(struct model *m, const struct linear *l, uint64_t rows, 
         .n = l->in_out ? l->out : l->in,
         .pieces = &piece,
         .pieces_count = 1,
+        .bf16 = m->shape.bf16,
         .grad = l->g,
         .ldg = l->ld,
         .unit = unit,
@@ -199,11 +201,12 @@ static void weight_grad(struct model *m, const struct linear *l, uint64_t rows, 
 }
 
 void linear_backward_weight(struct model *m, const struct linear *l, const struct rows *r, uint64_t unit,
-                            const float *x, const float *dy, uint64_t ldy)
+                            struct operand x, const float *dy, uint64_t ldy)
 {
     struct stretches parts = unit_stretches(r, unit);
     for (uint64_t i = 0; i < parts.count; i++) {
         uint64_t row = i * parts.rows;
-        weight_grad(m, l, parts.rows, unit, x + row * l->in, dy + row * ldy, ldy);
+        struct operand part = { num_at(x.p, x.type, row * l->in), x.type };
+        weight_grad(m, l, parts.rows, unit, part, dy + row * ldy, ldy);
     }
 }

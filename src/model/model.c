@@ -97,6 +97,7 @@ enum err model_new(struct model **out, const struct model_conf *c, const struct 
     m->place = *place;
     m->desc = family_desc(c->family);
     m->k = k;
+    m->kept = shape->bf16 ? NUM_BF16 : NUM_F32;
     m->dropping = shape->mode == MODEL_TRAIN;
     set_sizes(m);
     set_limits(m);
@@ -142,46 +143,65 @@ static uint64_t own_rows(const struct model *m)
     return m->place.sequence_parallel ? part_range(m->rows, m->place.share.tp, 0).hi : m->rows;
 }
 
-/* Activations of one layer; the cache of MODEL_INFER is per layer and laid out apart. */
-static void layout_layer(const struct model *m, struct arena *a, struct layer_act *l)
+static void *take_kept(const struct model *m, struct arena *a, uint64_t rows, uint64_t cols)
 {
-    uint64_t hidden = m->conf.hidden, own = own_rows(m);
-    bool train = m->shape.mode == MODEL_TRAIN;
-    l->x = take(a, own, hidden);
-    l->n1 = take(a, m->rows, hidden);
-    l->mean1 = m->desc->layer_norm ? take(a, m->rows, 1) : NULL;
-    l->rstd1 = take(a, m->rows, 1);
-    l->q = take(a, m->rows, m->q_cols);
-    l->kv = m->shape.mode != MODEL_INFER ? take(a, m->rows, 2 * m->kv_cols) : NULL;
-    l->att = take(a, m->rows, m->q_cols);
-    l->lse = train ? take(a, m->rows, m->heads) : NULL;
-    l->x1 = take(a, own, hidden);
-    l->n2 = train ? take(a, m->rows, hidden) : l->n1;
-    l->mean2 = m->desc->layer_norm ? take(a, m->rows, 1) : NULL;
-    l->rstd2 = take(a, m->rows, 1);
-    l->gate = m->desc->gated ? take(a, m->rows, m->ffn) : NULL;
-    l->up = take(a, m->rows, m->ffn);
+    return arena_take(a, mem_mul(rows, cols), num_bytes(m->kept));
 }
 
-/* One activation set. Without a backward pass all layers share the first one's. */
+/* The parts of a layer's activations: what a backward pass cannot do without; what full recomputation computes again;
+ * what selective recomputation does. */
+enum act_part { ACT_INPUT = 1, ACT_ATTENTION = 2, ACT_WIDE = 4 };
+
+/* Parts that every layer has for itself; all share the others'. Without a backward pass that is all of them. */
+static unsigned own_parts(const struct model *m)
+{
+    static const unsigned train[] = {
+        [RECOMPUTE_NONE] = ACT_INPUT | ACT_ATTENTION | ACT_WIDE,
+        [RECOMPUTE_SELECTIVE] = ACT_INPUT | ACT_ATTENTION,
+        [RECOMPUTE_FULL] = ACT_INPUT,
+    };
+    return m->shape.mode == MODEL_TRAIN ? train[m->shape.recompute] : 0;
+}
+
+/* The cache of MODEL_INFER is per layer and laid out apart. */
+static void layout_parts(const struct model *m, struct arena *a, struct layer_act *l, unsigned parts)
+{
+    uint64_t hidden = m->conf.hidden, own = own_rows(m);
+    if ((parts & ACT_INPUT) != 0) {
+        l->x = take(a, own, hidden);
+    }
+    if ((parts & ACT_ATTENTION) != 0) {
+        l->mean1 = m->desc->layer_norm ? take(a, m->rows, 1) : NULL;
+        l->rstd1 = take(a, m->rows, 1);
+        l->q = take_kept(m, a, m->rows, m->q_cols);
+        l->kv = m->shape.mode != MODEL_INFER ? take_kept(m, a, m->rows, 2 * m->kv_cols) : NULL;
+        l->att = take_kept(m, a, m->rows, m->q_cols);
+        l->lse = m->shape.mode == MODEL_TRAIN ? take(a, m->rows, m->heads) : NULL;
+        l->x1 = take(a, own, hidden);
+        l->mean2 = m->desc->layer_norm ? take(a, m->rows, 1) : NULL;
+        l->rstd2 = take(a, m->rows, 1);
+    }
+    if ((parts & ACT_WIDE) != 0) {
+        l->n1 = take_kept(m, a, m->rows, hidden);
+        l->n2 = own_parts(m) == (ACT_INPUT | ACT_ATTENTION | ACT_WIDE) ? take_kept(m, a, m->rows, hidden) : l->n1;
+        l->gate = m->desc->gated ? take_kept(m, a, m->rows, m->ffn) : NULL;
+        l->up = take_kept(m, a, m->rows, m->ffn);
+    }
+}
+
+/* One activation set. */
 static void layout_set(struct model *m, struct arena *a, const struct chunk *c, struct act_set *s)
 {
     uint64_t layers = c->layers.hi - c->layers.lo;
-    bool train = m->shape.mode == MODEL_TRAIN;
-    struct layer_act *shared = m->chunk[0].set[0].layer;
-    for (uint64_t l = 0; l < layers; l++) {
-        if (train || (c == m->chunk && l == 0)) {
-            layout_layer(m, a, &s->layer[l]);
-        } else {
-            s->layer[l] = *shared;
-        }
-        if (m->shape.mode == MODEL_INFER) {
-            s->layer[l].kv = take(a, m->shape.seq_length, 2 * m->kv_cols);
+    for (uint64_t l = 0; l <= layers; l++) {
+        s->layer[l] = m->shared;
+        layout_parts(m, a, &s->layer[l], l < layers ? own_parts(m) : own_parts(m) & ACT_INPUT);
+        if (m->shape.mode == MODEL_INFER && l < layers) {
+            s->layer[l].kv = take_kept(m, a, m->shape.seq_length, 2 * m->kv_cols);
         }
     }
-    s->layer[layers].x = train ? take(a, own_rows(m), m->conf.hidden) : shared->x;
     if (c->last) {
-        s->final_norm = take(a, m->rows, m->conf.hidden);
+        s->final_norm = take_kept(m, a, m->rows, m->conf.hidden);
         s->final_mean = m->desc->layer_norm ? take(a, m->rows, 1) : NULL;
         s->final_rstd = take(a, m->rows, 1);
     }
@@ -210,6 +230,7 @@ void model_layout(struct model *m, struct arena *a)
 {
     const struct model_conf *c = &m->conf;
     bool train = m->shape.mode == MODEL_TRAIN, last = share_is_last(&m->place.share);
+    layout_parts(m, a, &m->shared, (ACT_INPUT | ACT_ATTENTION | ACT_WIDE) & ~own_parts(m));
     for (uint32_t i = 0; i < m->place.share.pipe.chunks; i++) {
         for (uint32_t j = 0; j < m->chunk[i].sets; j++) {
             layout_set(m, a, &m->chunk[i], &m->chunk[i].set[j]);

@@ -10,7 +10,7 @@
 
 #include "base/mem.h"
 #include "comm/comm.h"
-#include "conf/model_conf.h"
+#include "conf/conf.h"
 #include "kern/kern.h"
 #include "model/registry.h"
 
@@ -42,6 +42,8 @@ struct model_shape {
     uint64_t grad_unit;  /* tokens of a gradient unit, 1 to seq_length */
     int32_t grad_scale_log2;
     uint64_t seed;       /* of dropout */
+    bool bf16;           /* products and attention of bf16 numbers (docs/numerics.md 14) */
+    enum recompute recompute; /* MODEL_TRAIN */
 };
 
 struct model;

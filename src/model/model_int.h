@@ -11,26 +11,28 @@
 /* Rows of logits computed at once: bounds the buffer to this many rows of the vocabulary; changes no bit. */
 #define HEAD_ROWS_MAX 512u
 
-/* What one layer's forward leaves for its backward. */
+/* What one layer's forward leaves for its backward. With RECOMPUTE_SELECTIVE layers share one n1 (which is also n2),
+ * gate and up, with RECOMPUTE_FULL everything but x. Arrays without a type are numbers of m->kept. */
 struct layer_act {
     float *x;             /* [own][C] input of the layer (residual stream) */
-    float *n1;            /* [R][C] first norm */
+    void *n1;             /* [R][C] first norm */
     float *mean1, *rstd1; /* [R], own rows set; mean only with LayerNorm */
-    float *q;             /* [R][Q] */
-    float *kv;            /* [R][2 K]: keys, then values; MODEL_INFER: the cache [positions][2 K] */
-    float *att;           /* [R][Q] attention output */
+    void *q;              /* [R][Q] */
+    void *kv;             /* [R][2 K]: keys, then values; MODEL_INFER: the cache [positions][2 K] */
+    void *att;            /* [R][Q] attention output */
     float *lse;           /* [sequences][chunks][H][rows of a chunk] */
     float *x1;            /* [own][C] after attention */
-    float *n2;            /* [R][C] second norm */
+    void *n2;             /* [R][C] second norm */
     float *mean2, *rstd2;
-    float *gate;          /* [R][F], gated families */
-    float *up;            /* [R][F] */
+    void *gate;           /* [R][F], gated families */
+    void *up;             /* [R][F] */
 };
 
 /* One activation set of a model chunk. */
 struct act_set {
     struct layer_act *layer; /* [layers of the chunk + 1]; the last has only x: the output */
-    float *final_mean, *final_rstd, *final_norm; /* [R], [R], [R][C]; last virtual stage */
+    float *final_mean, *final_rstd; /* [R], [R]; last virtual stage */
+    void *final_norm;               /* [R][C] of m->kept; likewise */
 };
 
 struct chunk {
@@ -42,8 +44,9 @@ struct chunk {
 
 /* Buffers of a rank that shares sequences with others: all positions of one sequence. */
 struct context {
-    float *gathered;         /* [cp][local length][widest] as ranks gave it */
-    float *q, *kv, *d_o;     /* [T][Q], [T][2 K], [T][Q] in position order */
+    void *gathered;          /* [cp][local length][widest] as ranks gave it */
+    void *q, *kv;            /* [T][Q], [T][2 K] of m->kept in position order */
+    float *d_o;              /* [T][Q] likewise */
     float *lse, *dot;        /* [H][T] */
     float *dq, *dkv;         /* [T][Q], [T][2 K] */
 };
@@ -66,11 +69,13 @@ struct model {
     /* this rank's shares */
     uint64_t heads, kv_heads, q_cols, kv_cols, ffn, vocab_padded;
     uint32_t grain;      /* segments of a sum here: tp_grain / tp */
+    enum num kept;       /* how forward passes keep what products take: bf16 or fp32 */
     uint64_t length;     /* tokens of a sequence here */
     uint32_t chunks_of_sequence;
     float unit_limit, head_limit, token_limit; /* what scaled units must be below: see unit_limit_of in model.c */
     uint64_t rows, head_rows; /* most rows of one call */
     struct chunk *chunk; /* heap, [pipe.chunks] */
+    struct layer_act shared; /* what layers do not have for themselves */
     int32_t *position;   /* [R]; heap */
     bool dropping;
     bool bad;
@@ -149,13 +154,30 @@ struct linear model_head(const struct model *m);
 uint32_t model_head_bucket(const struct model *m);
 uint32_t model_bucket(const struct model *m, uint64_t layer, enum slot slot);
 
-/* y[rows][ldy] = residual + (x W^T + bias); the sum over `in` runs in `segments` equal segments and a tree. */
-void linear_forward(struct model *m, const struct linear *l, uint64_t rows, const float *x, uint64_t segments, float *y,
-                    uint64_t ldy);
+/* Rows of numbers that a product takes. */
+struct operand {
+    const void *p;
+    enum num type;
+};
+
+static inline struct operand f32(const float *p)
+{
+    return (struct operand){ p, NUM_F32 };
+}
+
+/* What a forward pass kept. */
+static inline struct operand kept(const struct model *m, const void *p)
+{
+    return (struct operand){ p, m->kept };
+}
+
+/* y[rows][ldy] = x W^T + bias, of numbers of y_type; the sum over `in` is one chain. */
+void linear_forward(struct model *m, const struct linear *l, uint64_t rows, struct operand x, void *y,
+                    enum num y_type, uint64_t ldy);
 /* A product whose summed dimension is divided over the tensor-parallel ranks: out[own][C] = residual + (x W^T + bias).
  * Collective. */
-MUST_USE enum err linear_forward_divided(struct model *m, const struct linear *l, const struct rows *r, const float *x,
-                                         const float *residual, float *out);
+MUST_USE enum err linear_forward_divided(struct model *m, const struct linear *l, const struct rows *r,
+                                         struct operand x, const float *residual, float *out);
 /* A gradient that flows back through several maps with one input: dx = sum over segments of the chains of the parts. */
 struct linear_dy {
     const struct linear *l;
@@ -169,14 +191,14 @@ MUST_USE enum err linear_backward_divided(struct model *m, const struct linear_d
                                           const struct rows *r, float *dx);
 /* Weight and bias gradients over units of `unit` tokens. */
 void linear_backward_weight(struct model *m, const struct linear *l, const struct rows *r, uint64_t unit,
-                            const float *x, const float *dy, uint64_t ldy);
+                            struct operand x, const float *dy, uint64_t ldy);
 
 /* ---- rows over the tensor-parallel ranks (rows.c) ---- */
 
 /* Bounds of the ranks' own rows in elements of `cols`, [tp + 1]. */
 void own_bounds(const struct model *m, const struct rows *r, uint64_t cols, uint64_t *bounds);
 /* With sequence parallelism: every rank's own rows of buf[rows][cols] on every rank. Else nothing. Collective. */
-MUST_USE enum err gather_own(struct model *m, const struct rows *r, float *buf, uint64_t cols);
+MUST_USE enum err gather_own(struct model *m, const struct rows *r, void *buf, enum num type, uint64_t cols);
 /* Columns of the replicated parameters whose gradient this rank sums. */
 struct order_range own_columns(const struct model *m);
 /* Add own rows of x to place.trace[entry], when there is one. */
@@ -199,6 +221,12 @@ void attend_layout(struct model *m, struct arena *a);
 /* Embedding (first virtual stage), layers, final norm (last). Collective. */
 MUST_USE enum err model_forward(struct model *m, struct chunk *c, struct act_set *s, const struct rows *r,
                                 const struct micro *b);
+/* Compute again what layer `layer` did not keep for its feed-forward half, or for its attention half (both, for the
+ * former, with RECOMPUTE_FULL). Collective. */
+MUST_USE enum err recompute_mlp(struct model *m, const struct rows *r, const struct micro *b, uint64_t layer,
+                                const struct layer_act *a);
+MUST_USE enum err recompute_attention(struct model *m, const struct rows *r, uint64_t layer,
+                                      const struct layer_act *a);
 /* Back through the final norm (last virtual stage; from m->dn), layers, embedding (first). Collective. */
 MUST_USE enum err model_backward(struct model *m, struct chunk *c, struct act_set *s, const struct rows *r,
                                  const struct micro *b);

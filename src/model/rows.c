@@ -24,14 +24,14 @@ void own_bounds(const struct model *m, const struct rows *r, uint64_t cols, uint
     bounds[tp] = r->count * cols;
 }
 
-enum err gather_own(struct model *m, const struct rows *r, float *buf, uint64_t cols)
+enum err gather_own(struct model *m, const struct rows *r, void *buf, enum num type, uint64_t cols)
 {
     uint64_t bounds[ORDER_SEGMENTS_MAX + 1];
     if (!m->place.sequence_parallel) {
         return OK;
     }
     own_bounds(m, r, cols, bounds);
-    return comm_all_gather(m->place.tp, buf, sizeof(float), bounds);
+    return comm_all_gather(m->place.tp, buf, num_bytes(type), bounds);
 }
 
 struct order_range own_columns(const struct model *m)

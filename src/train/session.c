@@ -30,15 +30,17 @@ static enum err read_weights(struct session *s)
     return err;
 }
 
-static enum err open_model(struct session *s, const struct session_options *o, uint64_t grain)
+static enum err open_model(struct session *s, const struct session_options *o,
+                            const struct arithmetic *arithmetic)
 {
     const struct model_conf *c = &s->conf;
     const struct model_shape shape = {
         .mode = o->mode,
         .sequences = o->sequences,
         .seq_length = o->seq_length > 0 ? o->seq_length : c->positions,
-        .grain = (uint32_t)grain,
+        .grain = (uint32_t)arithmetic->grain,
         .grad_unit = o->seq_length > 0 ? o->seq_length : c->positions,
+        .bf16 = arithmetic->bf16,
     };
     if (family_desc(c->family)->learned_positions && shape.seq_length > c->positions) {
         return FAIL(ERR_USAGE, "%llu positions were asked for, the model has learned %llu | use at most %llu",
@@ -60,18 +62,18 @@ static enum err open_model(struct session *s, const struct session_options *o, u
 enum err session_open(struct session *s, const char *path, const struct session_options *o)
 {
     enum isa isa;
-    uint64_t grain;
+    struct arithmetic arithmetic;
     enum err err;
     *s = (struct session){ 0 };
     TRY_OUT(ckpt_open(&s->ckpt, path));
-    TRY_OUT(state_read_conf(s->ckpt, &s->conf, &grain));
-    if (grain == 0) {
-        grain = order_default_grain(s->conf.kv_heads, s->conf.ffn, order_pad_vocab(s->conf.vocab));
+    TRY_OUT(state_read_conf(s->ckpt, &s->conf, &arithmetic));
+    if (arithmetic.grain == 0) {
+        arithmetic.grain = order_default_grain(s->conf.kv_heads, s->conf.ffn, order_pad_vocab(s->conf.vocab));
     }
     TRY_OUT(kern_choose_isa(&isa));
     TRY_OUT(pool_new(&s->pool, (uint32_t)o->threads));
     TRY_OUT(kern_new(&s->kern, isa, s->pool));
-    TRY_OUT(open_model(s, o, grain));
+    TRY_OUT(open_model(s, o, &arithmetic));
     return OK;
 out:
     session_close(s);

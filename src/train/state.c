@@ -89,10 +89,12 @@ static enum err write_state(const struct trainer *t, struct buf *out)
         out,
         "{\n  \"format\": \"%s\",\n  \"step\": %llu,\n  \"samples\": %llu,\n  \"config_digest\": \"%s\",\n"
         "  \"seed\": %llu,\n  \"tp_grain\": %llu,\n  \"grad_unit\": %llu,\n  \"grad_scale_log2\": %lld,\n"
+        "  \"bf16\": %s,\n"
         "  \"state_hash\": \"%016llx\"\n}\n",
         STATE_FORMAT, (unsigned long long)t->step, (unsigned long long)(t->step * c->global_batch_size), digest,
         (unsigned long long)c->seed, (unsigned long long)c->tp_grain, (unsigned long long)c->grad_unit,
-        (long long)c->grad_scale_log2, (unsigned long long)t->state_hash);
+        (long long)c->grad_scale_log2, c->bf16 ? "true" : "false",
+        (unsigned long long)t->state_hash);
 }
 
 static enum err save_tokenizer(void *arg, const char *folder)
@@ -217,8 +219,8 @@ out:
     return err;
 }
 
-/* The tp_grain a run was trained with: its losses are sums in that many segments. */
-static enum err read_grain(struct ckpt *c, uint64_t *grain)
+/* The arithmetic a run was trained with. */
+static enum err read_arithmetic(struct ckpt *c, struct arithmetic *out)
 {
     struct buf text = { 0 };
     json_t *root = NULL;
@@ -231,18 +233,18 @@ static enum err read_grain(struct ckpt *c, uint64_t *grain)
         err = FAIL(ERR_DATA, "%s/trainer_state.json: tp_grain %lld, a power of two up to %u was expected",
                    ckpt_folder(c), recorded, ORDER_SEGMENTS_MAX);
     }
-    *grain = (uint64_t)recorded;
+    *out = (struct arithmetic){ (uint64_t)recorded, json_is_true(json_object_get(root, "bf16")) };
 out:
     json_decref(root);
     buf_release(&text);
     return err;
 }
 
-enum err state_read_conf(struct ckpt *c, struct model_conf *out, uint64_t *grain)
+enum err state_read_conf(struct ckpt *c, struct model_conf *out, struct arithmetic *arithmetic)
 {
-    *grain = 0;
+    *arithmetic = (struct arithmetic){ 0 };
     TRY(read_model_conf(c, out));
-    return ckpt_has_file(c, "trainer_state.json") ? read_grain(c, grain) : OK;
+    return ckpt_has_file(c, "trainer_state.json") ? read_arithmetic(c, arithmetic) : OK;
 }
 
 /* The arithmetic recorded with the run must be this run's; a changed configuration is said. */
@@ -266,6 +268,11 @@ static enum err check_state(const struct trainer *t, const struct ckpt *c, const
             return FAIL(ERR_USAGE, "%s: the checkpoint was made with %s %lld, this run has %lld | give --%s %lld",
                         folder, fixed[i].key, then, fixed[i].now, fixed[i].key, then);
         }
+    }
+    bool bf16 = json_is_true(json_object_get(root, "bf16")); /* absent in the first checkpoints: false */
+    if (bf16 != t->conf->bf16) {
+        return FAIL(ERR_USAGE, "%s: the checkpoint was made with bf16 %s, this run has %s | give --bf16 %s", folder,
+                    bf16 ? "true" : "false", bf16 ? "false" : "true", bf16 ? "true" : "false");
     }
     long long recorded;
     TRY(state_whole(root, folder, "step", &recorded));

@@ -51,8 +51,8 @@ static enum err open_start(struct trainer *t, struct conf *c)
     t->from = realpath(ckpt_folder(t->start), NULL);
     if (!c->has_model) {
         struct model_conf model;
-        uint64_t grain;
-        TRY(state_read_conf(t->start, &model, &grain));
+        struct arithmetic arithmetic;
+        TRY(state_read_conf(t->start, &model, &arithmetic));
         TRY(conf_derive_model(c, &model, "the checkpoint"));
         TRY(check_again(c, t->leads));
     }
@@ -199,7 +199,7 @@ static enum err open_model(struct trainer *t)
         .mode = MODEL_TRAIN, .sequences = c->micro_batch_size, .batch = c->global_batch_size,
         .seq_length = c->seq_length,
         .grain = (uint32_t)c->tp_grain, .grad_unit = c->grad_unit, .grad_scale_log2 = (int32_t)c->grad_scale_log2,
-        .seed = c->seed,
+        .seed = c->seed, .bf16 = c->bf16, .recompute = c->recompute,
     };
     struct model_place place = ranks_place(&t->ranks, c);
     enum isa isa;

@@ -101,7 +101,12 @@ MUST_USE enum err trainer_read_weights(struct trainer *t, struct ckpt *c);
 
 /* Read weights of an open checkpoint or model folder into what is kept of each bucket (eval and generate). */
 MUST_USE enum err state_read_weights(struct ckpt *c, const struct registry *r, const struct kept *kept);
-/* Its model, and the tp_grain it was trained with (0: not recorded). */
-MUST_USE enum err state_read_conf(struct ckpt *c, struct model_conf *out, uint64_t *grain);
+/* The arithmetic a model was trained with. */
+struct arithmetic {
+    uint64_t grain; /* tp_grain: its losses are sums in that many segments; 0: not recorded */
+    bool bf16;
+};
+/* Its model and arithmetic. */
+MUST_USE enum err state_read_conf(struct ckpt *c, struct model_conf *out, struct arithmetic *arithmetic);
 
 #endif

@@ -268,9 +268,9 @@ static void keys_of_other_systems_are_refused_unless_neutral(void **state)
 {
     (void)state;
     says(BASE "max_steps: 9\nep: 2\n", "ep 2: this version has no experts\nhint: remove it or set it to 1");
-    says(BASE "max_steps: 9\nbf16: true\n",
-         "bf16 true: this version computes in fp32\nhint: remove it or set it to false");
-    says(BASE "max_steps: 9\nbf16: \"false\"\n", "bf16 \"false\"");
+    says(BASE "max_steps: 9\nfp16: true\n",
+         "fp16 true: this version computes in fp32 or, with bf16: true, in bf16\nhint: remove it or set it to false");
+    says(BASE "max_steps: 9\nfp16: \"false\"\n", "fp16 \"false\"");
     says(BASE "max_steps: 9\nzero_optimization: {overlap_comm: true}\n",
          "zero_optimization.overlap_comm true: there is");
     says(BASE "max_steps: 9\nnum_machines: 4\n", "write world_size: the number of all ranks");
