@@ -29,9 +29,8 @@ static void run_norm(struct kern *k, leaf_fn *leaf, const struct norm_job *job, 
 void kern_layernorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
                             const float *bias, float eps, void *y, enum num y_type, float *mean, float *rstd)
 {
-    BUG_IF(y_type != NUM_F32);
     struct norm_job job = {
-        .cols = cols, .x = x, .gain = gain, .bias = bias, .eps = eps, .y = y, .mean = mean, .rstd = rstd,
+        .cols = cols, .x = x, .gain = gain, .bias = bias, .eps = eps, .y = y, .y_type = y_type, .mean = mean, .rstd = rstd,
     };
     run_norm(k, k->row->layernorm_forward, &job, rows);
 }
@@ -48,8 +47,9 @@ void kern_layernorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const
 void kern_rmsnorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain, float eps,
                           void *y, enum num y_type, float *rstd)
 {
-    BUG_IF(y_type != NUM_F32);
-    struct norm_job job = { .cols = cols, .x = x, .gain = gain, .eps = eps, .y = y, .rstd = rstd };
+    struct norm_job job = {
+        .cols = cols, .x = x, .gain = gain, .eps = eps, .y = y, .y_type = y_type, .rstd = rstd,
+    };
     run_norm(k, k->row->rmsnorm_forward, &job, rows);
 }
 
@@ -96,39 +96,34 @@ void kern_bias_grad(struct kern *k, uint64_t rows, uint64_t cols, const float *d
 
 void kern_gelu_forward(struct kern *k, uint64_t n, const void *x, enum num x_type, float *y)
 {
-    BUG_IF(x_type != NUM_F32);
-    struct map_job job = { .x = x, .y = y };
+    struct map_job job = { .x = x, .type = x_type, .y = y };
     split_run(k, k->row->gelu_forward, &job, n, MAP_GRAIN);
 }
 
 void kern_gelu_backward(struct kern *k, uint64_t n, const void *x, enum num x_type, const float *dy, float *dx)
 {
-    BUG_IF(x_type != NUM_F32);
-    struct map_job job = { .x = x, .dy = dy, .dx = dx };
+    struct map_job job = { .x = x, .type = x_type, .dy = dy, .dx = dx };
     split_run(k, k->row->gelu_backward, &job, n, MAP_GRAIN);
 }
 
 void kern_swiglu_forward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, float *y)
 {
-    BUG_IF(type != NUM_F32);
-    struct map_job job = { .x = gate, .up = up, .y = y };
+    struct map_job job = { .x = gate, .up = up, .type = type, .y = y };
     split_run(k, k->row->swiglu_forward, &job, n, MAP_GRAIN);
 }
 
 void kern_swiglu_backward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, const float *dy,
                           float *d_gate, float *d_up, float *y)
 {
-    BUG_IF(type != NUM_F32);
-    struct map_job job = { .x = gate, .up = up, .dy = dy, .dx = d_gate, .d_up = d_up, .y = y };
+    struct map_job job = { .x = gate, .up = up, .type = type, .dy = dy, .dx = d_gate, .d_up = d_up, .y = y };
     split_run(k, k->row->swiglu_backward, &job, n, MAP_GRAIN);
 }
 
 void kern_rope(struct kern *k, uint64_t rows, void *x, enum num type, uint64_t ld, const struct rope *r)
 {
-    BUG_IF(type != NUM_F32);
     BUG_IF(r->head_dim == 0 || r->head_dim % 2 != 0 || r->heads == 0 || r->period == 0);
     BUG_IF(ld < r->heads * r->head_dim);
-    struct rope_job job = { .x = x, .ld = ld, .rope = r };
+    struct rope_job job = { .x = x, .type = type, .ld = ld, .rope = r };
     split_run(k, k->row->rope, &job, rows, split_rows_grain(r->heads * r->head_dim));
 }
 

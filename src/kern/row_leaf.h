@@ -11,7 +11,9 @@ struct norm_job {
     uint64_t cols;
     const float *x, *gain, *bias;
     float eps;
-    float *y, *mean, *rstd;           /* forward; mean NULL: root mean square */
+    void *y;                          /* forward */
+    enum num y_type;
+    float *mean, *rstd;               /* mean NULL: root mean square */
     const float *mean_in, *rstd_in;   /* backward; mean_in NULL: root mean square */
     const float *dy;
     float *dx;
@@ -27,13 +29,16 @@ struct column_job {
 
 /* Range: elements. */
 struct map_job {
-    const float *x, *up, *dy; /* x is the gate of SwiGLU */
+    const void *x, *up; /* x is the gate of SwiGLU */
+    enum num type;      /* of x and up */
+    const float *dy;
     float *y, *dx, *d_up;
 };
 
 /* Range: rows. */
 struct rope_job {
-    float *x;
+    void *x;
+    enum num type;
     uint64_t ld;
     const struct rope *rope;
 };
@@ -76,7 +81,7 @@ struct row_leaves {
     leaf_fn *cross_entropy, *ce_max, *ce_exp, *ce_finish; /* struct cross_entropy_job */
 };
 
-extern const struct row_leaves row_leaves_scalar, row_leaves_avx2, row_leaves_avx512,
+extern const struct row_leaves row_leaves_scalar, row_leaves_vector, row_leaves_avx2, row_leaves_avx512,
     row_leaves_avx512bf16;
 
 #if defined(KERN_ISA)
@@ -94,6 +99,28 @@ V16_INLINE void v16_store_part(float *p, struct v16 v, uint32_t n)
         v16_store(p, v);
     } else {
         v16_store_n(p, v, n);
+    }
+}
+
+/* n <= 16 elements from element i on. The type is a constant where a loop runs: a leaf asks for it once and has two loops. */
+V16_INLINE struct v16 v16_load_num(const void *p, uint64_t i, uint32_t n, const enum num type)
+{
+    if (type == NUM_F32) {
+        return v16_load_part((const float *)p + i, n);
+    }
+    const uint16_t *half = (const uint16_t *)p + i;
+    return n == V16_LANES ? v16_load_bf16(half) : v16_load_bf16_n(half, n);
+}
+
+V16_INLINE void v16_store_num(void *p, uint64_t i, struct v16 v, uint32_t n, const enum num type)
+{
+    uint16_t *half = (uint16_t *)p + i;
+    if (type == NUM_F32) {
+        v16_store_part((float *)p + i, v, n);
+    } else if (n == V16_LANES) {
+        v16_store_bf16(half, v);
+    } else {
+        v16_store_bf16_n(half, v, n);
     }
 }
 

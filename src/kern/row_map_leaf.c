@@ -1,7 +1,8 @@
 /* Why this exists: what is done to each element or pair by itself - activations, rotary embedding, embedding look-up
  * - once per instruction set.
  *
- * Definitions (docs/numerics.md quotes them), all fp32; exp is v16_exp of kern/vmath.h:
+ * Definitions (docs/numerics.md quotes them), all fp32; exp is v16_exp of kern/vmath.h; where an array is bf16 its numbers
+ * are widened first and rounded once, last:
  *   GELU     0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3); with q = x x:
  *            y = x / (1 + exp(-(x fma(q, K3, K1)))),  K1 = 2 sqrt(2/pi), K3 = 0.044715 K1
  *            backward: s = 1 / (1 + exp(..)), w = fma(min(q, 10^6), 3 K3, K1), dx = dy fma(x w, fma(-s, s, s), s)
@@ -27,33 +28,34 @@ V16_INLINE struct v16 gelu_denominator(struct v16 x, struct v16 *square)
     return v16_add(v16_set1(1.0f), v16_exp(v16_neg(z)));
 }
 
-V16_INLINE void gelu_forward(const struct map_job *j, uint64_t i, uint32_t n)
+V16_INLINE void gelu_forward(const struct map_job *j, uint64_t i, uint32_t n, const enum num type)
 {
-    struct v16 x = v16_load_part(j->x + i, n), square;
+    struct v16 x = v16_load_num(j->x, i, n, type), square;
     struct v16 denominator = gelu_denominator(x, &square);
     v16_store_part(j->y + i, v16_div(x, denominator), n);
 }
 
-V16_INLINE void gelu_backward(const struct map_job *j, uint64_t i, uint32_t n)
+V16_INLINE void gelu_backward(const struct map_job *j, uint64_t i, uint32_t n, const enum num type)
 {
-    struct v16 x = v16_load_part(j->x + i, n), square;
+    struct v16 x = v16_load_num(j->x, i, n, type), square;
     struct v16 s = v16_div(v16_set1(1.0f), gelu_denominator(x, &square));
     struct v16 w = v16_fma(v16_min(square, v16_set1(1e6f)), v16_set1(3.0f * GELU_K3), v16_set1(GELU_K1));
     struct v16 slope = v16_fma(v16_mul(x, w), v16_fnma(s, s, s), s);
     v16_store_part(j->dx + i, v16_mul(v16_load_part(j->dy + i, n), slope), n);
 }
 
-V16_INLINE void swiglu_forward(const struct map_job *j, uint64_t i, uint32_t n)
+V16_INLINE void swiglu_forward(const struct map_job *j, uint64_t i, uint32_t n, const enum num type)
 {
-    struct v16 gate = v16_load_part(j->x + i, n);
+    struct v16 gate = v16_load_num(j->x, i, n, type);
     struct v16 a = v16_mul(gate, v16_sigmoid(gate));
-    v16_store_part(j->y + i, v16_mul(a, v16_load_part(j->up + i, n)), n);
+    v16_store_part(j->y + i, v16_mul(a, v16_load_num(j->up, i, n, type)), n);
 }
 
 /* Reads everything before it writes: the outputs may be the inputs. */
-V16_INLINE void swiglu_backward(const struct map_job *j, uint64_t i, uint32_t n)
+V16_INLINE void swiglu_backward(const struct map_job *j, uint64_t i, uint32_t n, const enum num type)
 {
-    struct v16 gate = v16_load_part(j->x + i, n), up = v16_load_part(j->up + i, n), dy = v16_load_part(j->dy + i, n);
+    struct v16 gate = v16_load_num(j->x, i, n, type), up = v16_load_num(j->up, i, n, type);
+    struct v16 dy = v16_load_part(j->dy + i, n);
     struct v16 s = v16_sigmoid(gate);
     struct v16 a = v16_mul(gate, s);
     struct v16 slope = v16_fma(gate, v16_fnma(s, s, s), s);
@@ -66,13 +68,22 @@ V16_INLINE void swiglu_backward(const struct map_job *j, uint64_t i, uint32_t n)
 
 /* A leaf that applies `element` to 16 elements at a time and to the rest. */
 #define MAP_LEAF(element)                                                                          \
-    void KERN_NAME(row_##element)(const void *job, uint64_t begin, uint64_t end)                   \
+    V16_INLINE void element##_all(const struct map_job *j, uint64_t begin, uint64_t end, const enum num type) \
     {                                                                                              \
         for (; begin + V16_LANES <= end; begin += V16_LANES) {                                     \
-            element(job, begin, V16_LANES);                                                        \
+            element(j, begin, V16_LANES, type);                                                    \
         }                                                                                          \
         if (begin < end) {                                                                         \
-            element(job, begin, (uint32_t)(end - begin));                                          \
+            element(j, begin, (uint32_t)(end - begin), type);                                      \
+        }                                                                                          \
+    }                                                                                              \
+    void KERN_NAME(row_##element)(const void *job, uint64_t begin, uint64_t end)                   \
+    {                                                                                              \
+        const struct map_job *j = job;                                                             \
+        if (j->type == NUM_F32) {                                                                  \
+            element##_all(j, begin, end, NUM_F32);                                                 \
+        } else {                                                                                   \
+            element##_all(j, begin, end, NUM_BF16);                                                \
         }                                                                                          \
     }
 
@@ -83,32 +94,41 @@ MAP_LEAF(swiglu_backward)
 
 /* ---- rotary embedding ---- */
 
-V16_INLINE void rotate(float *low_at, float *high_at, const float *cosine, const float *sine, bool inverse, uint32_t n)
+/* Elements d to d + n of both halves of the head x. */
+V16_INLINE void rotate(const struct rope *rope, uint64_t position, void *x, uint64_t d, uint32_t n, const enum num type)
 {
-    struct v16 low = v16_load_part(low_at, n), high = v16_load_part(high_at, n);
-    struct v16 c = v16_load_part(cosine, n), s = v16_load_part(sine, n);
-    s = inverse ? v16_neg(s) : s;
-    v16_store_part(low_at, v16_fma(low, c, v16_neg(v16_mul(high, s))), n);
-    v16_store_part(high_at, v16_fma(high, c, v16_mul(low, s)), n);
+    uint64_t half = rope->head_dim / 2, at = position * half + d;
+    struct v16 low = v16_load_num(x, d, n, type), high = v16_load_num(x, half + d, n, type);
+    struct v16 c = v16_load_part(rope->cos_table + at, n), s = v16_load_part(rope->sin_table + at, n);
+    s = rope->inverse ? v16_neg(s) : s;
+    v16_store_num(x, d, v16_fma(low, c, v16_neg(v16_mul(high, s))), n, type);
+    v16_store_num(x, half + d, v16_fma(high, c, v16_mul(low, s)), n, type);
+}
+
+V16_INLINE void rotate_row(const struct rope_job *j, uint64_t t, const enum num type)
+{
+    const struct rope *rope = j->rope;
+    uint64_t half = rope->head_dim / 2, position = rope->first + t % rope->period;
+    for (uint64_t h = 0; h < rope->heads; h++) {
+        void *x = num_at_mut(j->x, type, t * j->ld + h * rope->head_dim);
+        uint64_t d = 0;
+        for (; d + V16_LANES <= half; d += V16_LANES) {
+            rotate(rope, position, x, d, V16_LANES, type);
+        }
+        if (d < half) {
+            rotate(rope, position, x, d, (uint32_t)(half - d), type);
+        }
+    }
 }
 
 void KERN_NAME(row_rope)(const void *job, uint64_t begin, uint64_t end)
 {
     const struct rope_job *j = job;
-    const struct rope *rope = j->rope;
-    uint64_t half = rope->head_dim / 2;
     for (uint64_t t = begin; t < end; t++) {
-        uint64_t position = rope->first + t % rope->period;
-        const float *cosine = rope->cos_table + position * half, *sine = rope->sin_table + position * half;
-        for (uint64_t h = 0; h < rope->heads; h++) {
-            float *x = j->x + t * j->ld + h * rope->head_dim;
-            uint64_t d = 0;
-            for (; d + V16_LANES <= half; d += V16_LANES) {
-                rotate(x + d, x + half + d, cosine + d, sine + d, rope->inverse, V16_LANES);
-            }
-            if (d < half) {
-                rotate(x + d, x + half + d, cosine + d, sine + d, rope->inverse, (uint32_t)(half - d));
-            }
+        if (j->type == NUM_F32) {
+            rotate_row(j, t, NUM_F32);
+        } else {
+            rotate_row(j, t, NUM_BF16);
         }
     }
 }

@@ -50,16 +50,16 @@ V16_INLINE float row_mean_square(const float *x, uint64_t cols, struct v16 mean,
     return v16_sum(v16_fma(d, d, lanes)) / (float)cols;
 }
 
-V16_INLINE void write_part(const struct norm_job *j, uint64_t t, uint64_t c, uint32_t n, struct v16 mean,
-                           const bool rms)
+V16_INLINE void write_part(const struct norm_job *j, uint64_t t, uint64_t c, uint32_t n, struct v16 mean, const bool rms,
+                           const enum num type)
 {
     struct v16 v = centred(j->x + t * j->cols + c, mean, n, rms), gain = v16_load_part(j->gain + c, n);
     v = v16_mul(v, v16_set1(j->rstd[t]));
     v = rms ? v16_mul(v, gain) : v16_fma(v, gain, v16_load_part(j->bias + c, n));
-    v16_store_part(j->y + t * j->cols + c, v, n);
+    v16_store_num(j->y, t * j->cols + c, v, n, type);
 }
 
-V16_INLINE void forward_row(const struct norm_job *j, uint64_t t, const bool rms)
+V16_INLINE void forward_row(const struct norm_job *j, uint64_t t, const bool rms, const enum num type)
 {
     const float *x = j->x + t * j->cols;
     struct v16 mean = v16_zero();
@@ -70,25 +70,32 @@ V16_INLINE void forward_row(const struct norm_job *j, uint64_t t, const bool rms
     j->rstd[t] = 1.0f / sqrtf(row_mean_square(x, j->cols, mean, rms) + j->eps);
     uint64_t c = 0;
     for (; c + V16_LANES <= j->cols; c += V16_LANES) {
-        write_part(j, t, c, V16_LANES, mean, rms);
+        write_part(j, t, c, V16_LANES, mean, rms, type);
     }
     if (c < j->cols) {
-        write_part(j, t, c, (uint32_t)(j->cols - c), mean, rms);
+        write_part(j, t, c, (uint32_t)(j->cols - c), mean, rms, type);
+    }
+}
+
+V16_INLINE void forward_rows(const struct norm_job *j, uint64_t begin, uint64_t end, const bool rms)
+{
+    for (; begin < end; begin++) {
+        if (j->y_type == NUM_F32) {
+            forward_row(j, begin, rms, NUM_F32);
+        } else {
+            forward_row(j, begin, rms, NUM_BF16);
+        }
     }
 }
 
 static void layernorm_forward(const void *job, uint64_t begin, uint64_t end)
 {
-    for (; begin < end; begin++) {
-        forward_row(job, begin, false);
-    }
+    forward_rows(job, begin, end, false);
 }
 
 static void rmsnorm_forward(const void *job, uint64_t begin, uint64_t end)
 {
-    for (; begin < end; begin++) {
-        forward_row(job, begin, true);
-    }
+    forward_rows(job, begin, end, true);
 }
 
 /* ---- backward ---- */
