@@ -3,11 +3,11 @@
 #include "base/cores.h"
 
 #include <sched.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/banned.h"
+#include "base/cgroup.h"
 
 _Static_assert(sizeof(cpu_set_t) == sizeof(struct cores), "a mask of the system fits");
 
@@ -27,20 +27,25 @@ void cores_mine(struct cores *out)
     }
 }
 
-uint32_t cores_quota(void)
+uint32_t cores_usable(void)
 {
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");
-    if (f == NULL) {
-        return UINT32_MAX;
+    struct cores mine;
+    cores_mine(&mine);
+    uint32_t count = cores_count(&mine), quota = cgroup_cores("");
+    count = count < quota ? count : quota;
+    return count < 1 ? 1 : count;
+}
+
+bool cores_bind(const struct cores *c)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (uint32_t core = 0; core < CORES_MAX; core++) {
+        if (cores_has(c, core)) {
+            CPU_SET(core, &set);
+        }
     }
-    unsigned long long quota = 0, period = 0;
-    int got = fscanf(f, "%llu %llu", &quota, &period);
-    fclose(f);
-    if (got != 2 || period == 0) {
-        return UINT32_MAX;
-    }
-    unsigned long long cores = (quota + period - 1) / period;
-    return cores < 1 ? 1 : cores > UINT32_MAX ? UINT32_MAX : (uint32_t)cores;
+    return sched_setaffinity(0, sizeof(set), &set) == 0;
 }
 
 bool cores_has(const struct cores *c, uint32_t core)

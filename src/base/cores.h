@@ -1,4 +1,4 @@
-/* Which cores this process may use. Not collective. */
+/* Which cores this process may use, numbered as the system does: hardware threads. Not collective. */
 #ifndef BASE_CORES_H
 #define BASE_CORES_H
 
@@ -14,8 +14,10 @@ struct cores {
 
 /* The affinity mask of the calling thread: what a launcher, taskset or a container left of the machine. */
 void cores_mine(struct cores *out);
-/* Whole cores of the cgroup's time quota, rounded up; UINT32_MAX without a limit. */
-uint32_t cores_quota(void);
+/* Run the calling thread on these cores only; false where the system refuses. */
+bool cores_bind(const struct cores *c);
+/* How many threads of this process can run at once: the mask, cut by the quota of its control groups; at least 1. */
+uint32_t cores_usable(void);
 
 bool cores_has(const struct cores *c, uint32_t core);
 /* c gets the cores of `more` too. */

@@ -2,9 +2,9 @@
  * (measured, then backed); everything else goes through checked heap calls that return an error. */
 #include "base/mem.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
+
+#include "base/cgroup.h"
 
 #define HUGE_BYTES ((size_t)2 << 20)
 
@@ -55,7 +55,7 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
-/* A number in a file of /proc or /sys that stands behind `key` ("" for the first of the file), times `unit`. */
+/* A number in a file of /proc that stands behind `key`, times `unit`. */
 static uint64_t system_number(const char *path, const char *key, uint64_t unit, uint64_t fallback)
 {
     FILE *f = fopen(path, "r");
@@ -78,9 +78,7 @@ uint64_t mem_available_bytes(void)
 {
     uint64_t ram = system_number("/proc/meminfo", "MemAvailable:", 1024, UINT64_MAX);
     uint64_t swap = system_number("/proc/meminfo", "SwapFree:", 1024, 0);
-    uint64_t limit = system_number("/sys/fs/cgroup/memory.max", "", 1, UINT64_MAX); /* "max": no limit */
-    uint64_t used = system_number("/sys/fs/cgroup/memory.current", "", 1, 0);
-    uint64_t group = limit > used ? limit - used : 0;
+    uint64_t group = cgroup_memory("");
     uint64_t machine = ram > UINT64_MAX - swap ? UINT64_MAX : ram + swap;
     return group < machine ? group : machine;
 }

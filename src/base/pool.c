@@ -45,6 +45,8 @@ void pool_relax(void)
 {
 #if defined(__x86_64__)
     _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
 #endif
 }
 
@@ -62,11 +64,8 @@ void pool_set_float_mode(void)
 
 uint32_t pool_cores(void)
 {
-    struct cores mine;
-    cores_mine(&mine);
-    uint32_t cores = cores_count(&mine), quota = cores_quota();
-    cores = cores < quota ? cores : quota;
-    return cores < 1 ? 1 : cores > POOL_THREADS_MAX ? POOL_THREADS_MAX : cores;
+    uint32_t cores = cores_usable();
+    return cores > POOL_THREADS_MAX ? POOL_THREADS_MAX : cores;
 }
 
 static void run_tasks(struct pool *p, uint32_t worker)

@@ -8,10 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cores.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/pool.h"
 #include "comm/mpi_int.h"
 #include "comm/mpi_launch.h"
 
@@ -244,7 +244,7 @@ static void note_apart(const struct opening *o)
 /* Open MPI binds each rank to one core when it starts one or two, and a rank has threads for the cores it may use. */
 static void warn_of_binding(const struct comm_world *w, uint32_t neighbours)
 {
-    uint64_t cores = pool_cores();
+    uint64_t cores = cores_usable();
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     if (w->rank == 0 && getenv("OMPI_MCA_orte_bound_at_launch") != NULL && neighbours <= 2 && cores <= 2 &&
         online > 0 && cores * neighbours < (uint64_t)online) {

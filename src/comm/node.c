@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cores.h"
 #include "base/pool.h"
 
 /* Yields are few: each may give a whole time slice to a stranger, where a sleeper is woken at once. */
@@ -21,7 +22,7 @@
 
 uint32_t node_spins(uint32_t node_size)
 {
-    uint64_t cores = pool_cores();
+    uint64_t cores = cores_usable();
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     /* It may use all cores, or is bound to some of its own. */
     bool alone = cores >= node_size || (online > 0 && cores * node_size <= (uint64_t)online);

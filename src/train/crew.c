@@ -2,6 +2,7 @@
  * node fight for them and all are many times slower; nothing fails, so somebody has to look. */
 #include "train/crew.h"
 
+#include "base/cgroup.h"
 #include "base/cores.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -32,7 +33,7 @@ static uint32_t fair_share(const struct crew *c, const struct crew_member *own, 
 enum err crew_open(struct crew *c, struct comm_world *w, uint64_t given)
 {
     struct comm *all = comm_all(w);
-    struct crew_member mine = { .node = comm_node(w), .quota = cores_quota(), .given = (uint32_t)given };
+    struct crew_member mine = { .node = comm_node(w), .quota = cgroup_cores(""), .given = (uint32_t)given };
     void *mem;
     *c = (struct crew){ .ranks = comm_size(all) };
     TRY(mem_alloc(&mem, c->ranks, sizeof(struct crew_member)));
