@@ -12,7 +12,8 @@
 #include "base/rng.h"
 #include "kern/kern.h"
 
-#define VARIANTS_MAX 9u
+#define THREADS_MAX 3u
+#define VARIANTS_MAX (ISA_COUNT * THREADS_MAX)
 #define OUT_BYTES ((size_t)1 << 20)
 #define OUT_PARTS_MAX 8u
 #define GAP_BYTES 64u
@@ -96,7 +97,7 @@ static inline void each_open(struct each *e)
         if (!kern_isa_supported((enum isa)isa)) {
             continue;
         }
-        for (uint32_t threads = 1; threads <= 3; threads++) {
+        for (uint32_t threads = 1; threads <= THREADS_MAX; threads++) {
             struct variant *v = &e->variant[e->count++];
             v->isa = (enum isa)isa;
             v->threads = threads;

@@ -10,7 +10,7 @@
 #include "kern/kern.h"
 
 #define GAP 3u /* elements of sentinel around C and, at least, after each of its rows */
-#define VARIANTS_MAX 9u
+#define VARIANTS_MAX (3u * ISA_COUNT)
 
 /* ---- variants: every instruction set of this machine with 1, 2 and 3 threads ---- */
 

@@ -44,6 +44,7 @@ static struct v16 apply(enum probe_op op, struct v16 a, struct v16 b, struct v16
     case PROBE_EXP_LOW: return v16_exp_low(v16_min(v16_set1(88.0f), a));
     case PROBE_LOG: return v16_log(a);
     case PROBE_SIGMOID: return v16_sigmoid(a);
+    case PROBE_ROUND_BF16: return v16_round_bf16(a);
     case PROBE_COUNT: break;
     }
     return v16_zero();
@@ -69,4 +70,40 @@ static void probe_from_fixed(const int64_t *p, float *out)
     v16_store(out, v16_from_fixed(p));
 }
 
-const struct probe KERN_NAME(probe) = { probe_apply, probe_copy_n, probe_add_fixed, probe_from_fixed };
+static void probe_load_bf16(const uint16_t *p, float *out)
+{
+    v16_store(out, v16_load_bf16(p));
+}
+
+static void probe_load_bf16_n(const uint16_t *p, float *out, uint32_t n)
+{
+    v16_store(out, v16_load_bf16_n(p, n));
+}
+
+static void probe_store_bf16(uint16_t *p, const float *a)
+{
+    v16_store_bf16(p, v16_load(a));
+}
+
+static void probe_store_bf16_n(uint16_t *p, const float *a, uint32_t n)
+{
+    v16_store_bf16_n(p, v16_load(a), n);
+}
+
+static void probe_transpose(float *r)
+{
+    struct v16 v[16];
+    for (int l = 0; l < 16; l++) {
+        v[l] = v16_load(r + 16 * l);
+    }
+    v16_transpose(v);
+    for (int l = 0; l < 16; l++) {
+        v16_store(r + 16 * l, v[l]);
+    }
+}
+
+const struct probe KERN_NAME(probe) = {
+    probe_apply,     probe_copy_n,      probe_add_fixed,  probe_from_fixed,
+    probe_load_bf16, probe_load_bf16_n, probe_store_bf16, probe_store_bf16_n,
+    probe_transpose,
+};

@@ -27,6 +27,7 @@ enum probe_op {
     PROBE_EXP_LOW, /* of min(a, 88) */
     PROBE_LOG,
     PROBE_SIGMOID,
+    PROBE_ROUND_BF16,
     PROBE_COUNT,
 };
 
@@ -38,8 +39,13 @@ struct probe {
     void (*copy_n)(const float *a, float *out, uint32_t n);
     uint32_t (*add_fixed)(int64_t *acc, const float *a, float limit);
     void (*from_fixed)(const int64_t *p, float *out);
+    void (*load_bf16)(const uint16_t *p, float *out);
+    void (*load_bf16_n)(const uint16_t *p, float *out, uint32_t n); /* all of out[16] */
+    void (*store_bf16)(uint16_t *p, const float *a);
+    void (*store_bf16_n)(uint16_t *p, const float *a, uint32_t n);
+    void (*transpose)(float *r); /* r[16][16] */
 };
 
-extern const struct probe probe_scalar, probe_avx2, probe_avx512;
+extern const struct probe probe_scalar, probe_avx2, probe_avx512, probe_avx512bf16;
 
 #endif

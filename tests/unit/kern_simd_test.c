@@ -2,26 +2,34 @@
 
 #include <math.h>
 
+#include "base/bf16.h"
 #include "base/pool.h"
 #include "base/rng.h"
+#include "kern/kern.h"
 #include "kern_simd_probe.h"
 
-#if defined(__x86_64__)
-#define HAVE_AVX2 (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-#define HAVE_AVX512 (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq"))
-#endif
-
-/* The other representations this CPU can run, to be compared with scalar. */
-static uint32_t others(const struct probe **out)
+/* The representations this CPU can run; the first is scalar, with which the others are compared. */
+static uint32_t probes(const struct probe **out)
 {
+    static const struct probe *const all[ISA_COUNT] = {
+        [ISA_SCALAR] = &probe_scalar,
+        [ISA_AVX2] = &probe_avx2,
+        [ISA_AVX512] = &probe_avx512,
+        [ISA_AVX512BF16] = &probe_avx512bf16,
+    };
     uint32_t n = 0;
-    if (HAVE_AVX2) {
-        out[n++] = &probe_avx2;
-    }
-    if (HAVE_AVX512) {
-        out[n++] = &probe_avx512;
+    for (int isa = 0; isa < ISA_COUNT; isa++) {
+        if (kern_isa_supported((enum isa)isa)) {
+            out[n++] = all[isa];
+        }
     }
     return n;
+}
+
+static const struct probe *best_probe(void)
+{
+    const struct probe *set[ISA_COUNT];
+    return set[probes(set) - 1];
 }
 
 /* Numbers of every kind: random patterns without denormals, small integers and halves, zeros, infinities, NaN. */
@@ -51,8 +59,8 @@ static void operations_have_the_same_bits_on_every_instruction_set(void **state)
 {
     (void)state;
     pool_set_float_mode();
-    const struct probe *other[2];
-    uint32_t count = others(other);
+    const struct probe *set[ISA_COUNT];
+    uint32_t count = probes(set);
     uint64_t next = 0;
     for (int round = 0; round < 20000; round++) {
         float a[16], b[16], c[16];
@@ -64,8 +72,8 @@ static void operations_have_the_same_bits_on_every_instruction_set(void **state)
         for (int op = 0; op < PROBE_COUNT; op++) {
             float want[16], got[16];
             probe_scalar.apply((enum probe_op)op, a, b, c, want);
-            for (uint32_t o = 0; o < count; o++) {
-                other[o]->apply((enum probe_op)op, a, b, c, got);
+            for (uint32_t o = 1; o < count; o++) {
+                set[o]->apply((enum probe_op)op, a, b, c, got);
                 for (int l = 0; l < 16; l++) {
                     if (!same(want[l], got[l])) {
                         fail_msg("op %d set %u a %a b %a c %a: %a, scalar %a", op, o, (double)a[l], (double)b[l],
@@ -113,8 +121,8 @@ static void scalar_operations_mean_what_they_say(void **state)
 static void partial_loads_and_stores_leave_the_rest_alone(void **state)
 {
     (void)state;
-    const struct probe *set[3] = { &probe_scalar };
-    uint32_t count = 1 + others(set + 1);
+    const struct probe *set[ISA_COUNT];
+    uint32_t count = probes(set);
     for (uint32_t o = 0; o < count; o++) {
         for (uint32_t n = 0; n <= 16; n++) {
             float a[16], out[16];
@@ -134,8 +142,8 @@ static void fixed_point_rounds_to_even_and_reports_overflow(void **state)
 {
     (void)state;
     pool_set_float_mode();
-    const struct probe *set[3] = { &probe_scalar };
-    uint32_t count = 1 + others(set + 1);
+    const struct probe *set[ISA_COUNT];
+    uint32_t count = probes(set);
     const float a[16] = {
         0.5f,     1.5f, -0.5f,    -2.5f,     3.25f, 0x1p49f,          -0x1.fffffep49f, 0x1p50f,
         -0x1p50f, NAN,  INFINITY, -INFINITY, -0.0f, 0x1.8p22f + 0.5f, -1e-3f,          0x1.234568p30f
@@ -200,8 +208,7 @@ static double worst(enum probe_op op, double (*exact)(double), double lo, double
             double at = (16.0 * i + l) / (16.0 * steps);
             x[l] = (float)(lo > 0.0 ? lo * exp(log(hi / lo) * at) : lo + (hi - lo) * at);
         }
-        const struct probe *best = HAVE_AVX512 ? &probe_avx512 : HAVE_AVX2 ? &probe_avx2 : &probe_scalar;
-        best->apply(op, x, x, x, y);
+        best_probe()->apply(op, x, x, x, y);
         for (int l = 0; l < 16; l++) {
             double u = ulps(y[l], exact((double)x[l]));
             most = u > most ? u : most;
@@ -237,9 +244,8 @@ static void exp_low_is_exp_up_to_88(void **state)
             x[l] = number(16 * i + l);
             x[l] = x[l] > 88.0f ? -x[l] : x[l];
         }
-        const struct probe *best = HAVE_AVX512 ? &probe_avx512 : HAVE_AVX2 ? &probe_avx2 : &probe_scalar;
-        best->apply(PROBE_EXP, x, x, x, want);
-        best->apply(PROBE_EXP_LOW, x, x, x, got);
+        best_probe()->apply(PROBE_EXP, x, x, x, want);
+        best_probe()->apply(PROBE_EXP_LOW, x, x, x, got);
         for (int l = 0; l < 16; l++) {
             assert_true(same(want[l], got[l]));
         }
@@ -262,10 +268,135 @@ static void functions_are_sane_at_the_ends(void **state)
     assert_true(y[0] == 0.5f && y[2] == 1.0f && y[3] == 0.0f && isnan(y[4]) && y[6] == 0.0f);
 }
 
+/* fp32 numbers around every bf16 number: on it, halfway to the next, next to these; then random patterns. */
+static float beside_bf16(uint32_t i)
+{
+    static const uint32_t low[8] = { 0, 1, 0x7fff, 0x8000, 0x8001, 0xffff };
+    uint32_t bits = i << 13 & 0xffff0000u;
+    if (i % 8 < 6) {
+        bits |= low[i % 8];
+    } else {
+        const uint32_t counter[4] = { i, 0, 0, 0 }, key[2] = { 5, 6 };
+        bits = rng_philox(counter, key).word[0];
+    }
+    float x;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+#define BESIDE_BF16 (8u << 16)
+
+static void bf16_is_the_nearest_upper_half(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < BESIDE_BF16; i++) {
+        float x = beside_bf16(i), size = fabsf(x);
+        uint16_t got = bf16_from_float(x), down;
+        uint32_t bits;
+        memcpy(&bits, &size, sizeof(bits));
+        down = (uint16_t)(bits >> 16);
+        assert_int_equal(got >> 15, signbit(x) != 0);
+        got &= 0x7fffu;
+        if (isnan(x)) {
+            assert_int_equal(got, down | 0x40);
+        } else if (isinf(x) || size < 0x1p-126f) {
+            assert_int_equal(got, isinf(x) ? 0x7f80 : 0);
+        } else { /* in the place of infinity, the number after the largest */
+            double below = (double)bf16_to_float(down);
+            double above = down == 0x7f7f ? 0x1p128 : (double)bf16_to_float((uint16_t)(down + 1));
+            double to_below = (double)size - below, to_above = above - (double)size;
+            bool up = to_above < to_below || (to_above == to_below && down % 2 == 1);
+            assert_int_equal(got, down + up);
+        }
+    }
+}
+
+static void bf16_has_the_same_bits_on_every_instruction_set(void **state)
+{
+    (void)state;
+    pool_set_float_mode();
+    const struct probe *set[ISA_COUNT];
+    uint32_t count = probes(set);
+    for (uint32_t o = 0; o < count; o++) {
+        for (uint32_t i = 0; i < 0x10000; i += 16) {
+            uint16_t half[16];
+            uint32_t got[16];
+            for (uint32_t l = 0; l < 16; l++) {
+                half[l] = (uint16_t)(i + l);
+            }
+            set[o]->load_bf16(half, (float *)got);
+            for (uint32_t l = 0; l < 16; l++) {
+                assert_int_equal(got[l], (i + l) << 16);
+            }
+        }
+        for (uint32_t i = 0; i < BESIDE_BF16; i += 16) {
+            float a[16];
+            uint16_t want[16], got[16];
+            uint32_t wide[16];
+            for (uint32_t l = 0; l < 16; l++) {
+                a[l] = beside_bf16(i + l);
+                want[l] = bf16_from_float(a[l]);
+            }
+            set[o]->store_bf16(got, a);
+            assert_memory_equal(got, want, sizeof(want));
+            set[o]->apply(PROBE_ROUND_BF16, a, a, a, (float *)wide);
+            for (uint32_t l = 0; l < 16; l++) {
+                assert_int_equal(wide[l], (uint32_t)want[l] << 16);
+            }
+        }
+    }
+}
+
+static void partial_bf16_leaves_the_rest_alone(void **state)
+{
+    (void)state;
+    pool_set_float_mode();
+    const struct probe *set[ISA_COUNT];
+    uint32_t count = probes(set);
+    for (uint32_t o = 0; o < count; o++) {
+        for (uint32_t n = 0; n <= 16; n++) {
+            float a[16], wide[16];
+            uint16_t half[16];
+            for (uint32_t l = 0; l < 16; l++) {
+                a[l] = -1.0f - (float)l / 15.0f;
+                half[l] = 0xabcd;
+            }
+            set[o]->store_bf16_n(half, a, n);
+            for (uint32_t l = 0; l < 16; l++) {
+                assert_int_equal(half[l], l < n ? bf16_from_float(a[l]) : 0xabcd);
+            }
+            set[o]->load_bf16_n(half, wide, n);
+            for (uint32_t l = 0; l < 16; l++) {
+                assert_true(same(wide[l], l < n ? bf16_to_float(half[l]) : 0.0f));
+            }
+        }
+    }
+}
+
+static void transposing_moves_lanes(void **state)
+{
+    (void)state;
+    const struct probe *set[ISA_COUNT];
+    uint32_t count = probes(set);
+    for (uint32_t o = 0; o < count; o++) {
+        float r[256];
+        for (int i = 0; i < 256; i++) {
+            r[i] = (float)i;
+        }
+        set[o]->transpose(r);
+        for (int i = 0; i < 256; i++) {
+            assert_true(r[i] == (float)(i % 16 * 16 + i / 16));
+        }
+    }
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(scalar_operations_mean_what_they_say),
     cmocka_unit_test(operations_have_the_same_bits_on_every_instruction_set),
     cmocka_unit_test(partial_loads_and_stores_leave_the_rest_alone),
+    cmocka_unit_test(bf16_is_the_nearest_upper_half),
+    cmocka_unit_test(bf16_has_the_same_bits_on_every_instruction_set),
+    cmocka_unit_test(partial_bf16_leaves_the_rest_alone),
+    cmocka_unit_test(transposing_moves_lanes),
     cmocka_unit_test(fixed_point_rounds_to_even_and_reports_overflow),
     cmocka_unit_test(functions_are_within_ulps_of_double_libm),
     cmocka_unit_test(exp_low_is_exp_up_to_88),
