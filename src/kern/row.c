@@ -30,7 +30,8 @@ void kern_layernorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const 
                             const float *bias, float eps, void *y, enum num y_type, float *mean, float *rstd)
 {
     struct norm_job job = {
-        .cols = cols, .x = x, .gain = gain, .bias = bias, .eps = eps, .y = y, .y_type = y_type, .mean = mean, .rstd = rstd,
+        .cols = cols, .x = x, .gain = gain, .bias = bias, .eps = eps,
+        .y = y, .y_type = y_type, .mean = mean, .rstd = rstd,
     };
     run_norm(k, k->row->layernorm_forward, &job, rows);
 }

@@ -102,7 +102,8 @@ V16_INLINE void v16_store_part(float *p, struct v16 v, uint32_t n)
     }
 }
 
-/* n <= 16 elements from element i on. The type is a constant where a loop runs: a leaf asks for it once and has two loops. */
+/* n <= 16 elements from element i on. The type is a constant where a loop runs: a leaf asks for it once and has two
+ * loops. */
 V16_INLINE struct v16 v16_load_num(const void *p, uint64_t i, uint32_t n, const enum num type)
 {
     if (type == NUM_F32) {

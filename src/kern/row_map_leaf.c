@@ -1,8 +1,8 @@
 /* Why this exists: what is done to each element or pair by itself - activations, rotary embedding, embedding look-up
  * - once per instruction set.
  *
- * Definitions (docs/numerics.md quotes them), all fp32; exp is v16_exp of kern/vmath.h; where an array is bf16 its numbers
- * are widened first and rounded once, last:
+ * Definitions (docs/numerics.md quotes them), all fp32; exp is v16_exp of kern/vmath.h; where an array is bf16 its
+ * numbers are widened first and rounded once, last:
  *   GELU     0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3); with q = x x:
  *            y = x / (1 + exp(-(x fma(q, K3, K1)))),  K1 = 2 sqrt(2/pi), K3 = 0.044715 K1
  *            backward: s = 1 / (1 + exp(..)), w = fma(min(q, 10^6), 3 K3, K1), dx = dy fma(x w, fma(-s, s, s), s)

@@ -50,8 +50,8 @@ V16_INLINE float row_mean_square(const float *x, uint64_t cols, struct v16 mean,
     return v16_sum(v16_fma(d, d, lanes)) / (float)cols;
 }
 
-V16_INLINE void write_part(const struct norm_job *j, uint64_t t, uint64_t c, uint32_t n, struct v16 mean, const bool rms,
-                           const enum num type)
+V16_INLINE void write_part(const struct norm_job *j, uint64_t t, uint64_t c, uint32_t n, struct v16 mean,
+                           const bool rms, const enum num type)
 {
     struct v16 v = centred(j->x + t * j->cols + c, mean, n, rms), gain = v16_load_part(j->gain + c, n);
     v = v16_mul(v, v16_set1(j->rstd[t]));

@@ -1,5 +1,5 @@
-/* Norms, activations and rotary embedding where arrays are bf16: the function on widened numbers, rounded once where it is
- * stored, and the same bytes for every instruction set, thread count and division of the rows. */
+/* Norms, activations and rotary embedding where arrays are bf16: the function on widened numbers, rounded once where it
+ * is stored, and the same bytes for every instruction set, thread count and division of the rows. */
 #include "kern_each.h"
 
 #include "base/bf16.h"
@@ -62,7 +62,8 @@ static void assert_rounded(uint16_t *found, float *wide, uint64_t n)
     plain_nans(wide, n);
     for (uint64_t i = 0; i < n; i++) {
         if (found[i] != bf16_from_float(wide[i])) {
-            fail_msg("[%u]: %04x, %.9g rounded is %04x", (unsigned)i, found[i], (double)wide[i], bf16_from_float(wide[i]));
+            fail_msg("[%u]: %04x, %.9g rounded is %04x", (unsigned)i, found[i], (double)wide[i],
+                     bf16_from_float(wide[i]));
         }
     }
 }
