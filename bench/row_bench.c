@@ -75,9 +75,10 @@ static void stream_task(void *arg, uint64_t task, uint32_t worker)
 {
     (void)worker;
     const struct stream *s = arg;
-    uint64_t begin = task * STREAM_FLOATS, end = begin + STREAM_FLOATS < s->n ? begin + STREAM_FLOATS : s->n;
-    for (uint64_t i = begin; i < end; i++) {
-        s->p[i] *= -1.0f;
+    uint64_t begin = task * STREAM_FLOATS, count = s->n - begin < STREAM_FLOATS ? s->n - begin : STREAM_FLOATS;
+    float *p = s->p + begin;
+    for (uint64_t i = 0; i < count; i++) {
+        p[i] *= -1.0f;
     }
 }
 
@@ -85,11 +86,11 @@ static void read_task(void *arg, uint64_t task, uint32_t worker)
 {
     (void)worker;
     const struct stream *s = arg;
-    uint64_t begin = task * STREAM_FLOATS, end = begin + STREAM_FLOATS < s->n ? begin + STREAM_FLOATS : s->n;
-    const uint32_t *words = (const uint32_t *)(const void *)s->p;
+    uint64_t begin = task * STREAM_FLOATS, count = s->n - begin < STREAM_FLOATS ? s->n - begin : STREAM_FLOATS;
+    const uint32_t *p = (const uint32_t *)(const void *)(s->p + begin);
     uint32_t sum = 0;
-    for (uint64_t i = begin; i < end; i++) {
-        sum += words[i];
+    for (uint64_t i = 0; i < count; i++) {
+        sum += p[i];
     }
     if (sum == 1) {
         s->p[begin] = 0.5f; /* the sum is wanted */

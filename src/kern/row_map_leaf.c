@@ -94,29 +94,31 @@ MAP_LEAF(swiglu_backward)
 
 /* ---- rotary embedding ---- */
 
-/* Elements d to d + n of both halves of the head x. */
-V16_INLINE void rotate(const struct rope *rope, uint64_t position, void *x, uint64_t d, uint32_t n, const enum num type)
+V16_INLINE void rotate(void *low_at, void *high_at, const float *cosine, const float *sine, bool inverse, uint32_t n,
+                       const enum num type)
 {
-    uint64_t half = rope->head_dim / 2, at = position * half + d;
-    struct v16 low = v16_load_num(x, d, n, type), high = v16_load_num(x, half + d, n, type);
-    struct v16 c = v16_load_part(rope->cos_table + at, n), s = v16_load_part(rope->sin_table + at, n);
-    s = rope->inverse ? v16_neg(s) : s;
-    v16_store_num(x, d, v16_fma(low, c, v16_neg(v16_mul(high, s))), n, type);
-    v16_store_num(x, half + d, v16_fma(high, c, v16_mul(low, s)), n, type);
+    struct v16 low = v16_load_num(low_at, 0, n, type), high = v16_load_num(high_at, 0, n, type);
+    struct v16 c = v16_load_part(cosine, n), s = v16_load_part(sine, n);
+    s = inverse ? v16_neg(s) : s;
+    v16_store_num(low_at, 0, v16_fma(low, c, v16_neg(v16_mul(high, s))), n, type);
+    v16_store_num(high_at, 0, v16_fma(high, c, v16_mul(low, s)), n, type);
 }
 
 V16_INLINE void rotate_row(const struct rope_job *j, uint64_t t, const enum num type)
 {
     const struct rope *rope = j->rope;
-    uint64_t half = rope->head_dim / 2, position = rope->first + t % rope->period;
-    for (uint64_t h = 0; h < rope->heads; h++) {
-        void *x = num_at_mut(j->x, type, t * j->ld + h * rope->head_dim);
+    const bool inverse = rope->inverse;
+    uint64_t half = rope->head_dim / 2, heads = rope->heads, position = rope->first + t % rope->period;
+    const float *cosine = rope->cos_table + position * half, *sine = rope->sin_table + position * half;
+    for (uint64_t h = 0; h < heads; h++) {
+        void *low = num_at_mut(j->x, type, t * j->ld + 2 * h * half), *high = num_at_mut(low, type, half);
         uint64_t d = 0;
         for (; d + V16_LANES <= half; d += V16_LANES) {
-            rotate(rope, position, x, d, V16_LANES, type);
+            rotate(num_at_mut(low, type, d), num_at_mut(high, type, d), cosine + d, sine + d, inverse, V16_LANES, type);
         }
         if (d < half) {
-            rotate(rope, position, x, d, (uint32_t)(half - d), type);
+            rotate(num_at_mut(low, type, d), num_at_mut(high, type, d), cosine + d, sine + d, inverse,
+                   (uint32_t)(half - d), type);
         }
     }
 }
