@@ -34,6 +34,8 @@ struct pool {
     bool spin; /* only when every thread can have a core of its own */
     pool_fn *fn;
     void *arg;
+    struct profile *profile;
+    const char *label; /* of the open span */
 };
 
 struct worker_start {
@@ -68,7 +70,7 @@ uint32_t pool_cores(void)
     return cores > POOL_THREADS_MAX ? POOL_THREADS_MAX : cores;
 }
 
-static void run_tasks(struct pool *p, uint32_t worker)
+static void take_tasks(struct pool *p, uint32_t worker)
 {
     if (p->each) {
         p->fn(p->arg, worker, worker);
@@ -80,6 +82,17 @@ static void run_tasks(struct pool *p, uint32_t worker)
             return;
         }
         p->fn(p->arg, t, worker);
+    }
+}
+
+static void run_tasks(struct pool *p, uint32_t worker)
+{
+    uint64_t begin = worker > 0 ? profile_now(p->profile) : 0; /* the caller's share lies inside the span itself */
+    take_tasks(p, worker);
+    if (begin != 0) {
+        char row[PROFILE_TEXT];
+        snprintf(row, sizeof(row), "thread %u", worker);
+        profile_add(p->profile, begin, row, p->label, NULL);
     }
 }
 
@@ -209,6 +222,26 @@ void pool_free(struct pool *p)
     pthread_mutex_destroy(&p->lock);
     free(p->ids);
     free(p);
+}
+
+void pool_set_profile(struct pool *p, struct profile *profile)
+{
+    p->profile = profile;
+    p->label = "work";
+}
+
+struct pool_span pool_span_open(struct pool *p, const char *name, uint64_t a, uint64_t b, uint64_t c)
+{
+    uint64_t begin = profile_now(p->profile);
+    if (begin != 0) {
+        p->label = name;
+    }
+    return (struct pool_span){ p, name, begin, { a, b, c } };
+}
+
+void pool_span_close(struct pool_span *span)
+{
+    profile_add(span->pool->profile, span->begin, "thread 0", span->name, span->size);
 }
 
 uint32_t pool_threads(const struct pool *p)

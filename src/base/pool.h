@@ -3,7 +3,7 @@
 #ifndef BASE_POOL_H
 #define BASE_POOL_H
 
-#include "base/err.h"
+#include "base/profile.h"
 
 struct pool;
 
@@ -23,6 +23,19 @@ uint32_t pool_threads(const struct pool *p);
 void pool_run(struct pool *p, uint64_t tasks, pool_fn *fn, void *arg);
 /* As pool_run with exactly one task for each thread: task == worker. */
 void pool_run_each(struct pool *p, pool_fn *fn, void *arg);
+/* What the pool does is recorded in `profile` (NULL: nowhere): the shares of its threads on the rows "thread 1" and up,
+ * under the name of the span that is open. */
+void pool_set_profile(struct pool *p, struct profile *profile);
+/* A named piece of work of the calling thread, on the row "thread 0", with what it worked on; opened and closed as
+ *   struct pool_span span = pool_span_open(p, "norm", rows, cols, 0); ... pool_span_close(&span);
+ * `name` lives as long as the pool. Costs nothing without a profile. */
+struct pool_span {
+    struct pool *pool;
+    const char *name;
+    uint64_t begin, size[3];
+};
+struct pool_span pool_span_open(struct pool *p, const char *name, uint64_t a, uint64_t b, uint64_t c);
+void pool_span_close(struct pool_span *span);
 /* Set the arithmetic mode above for the calling thread; pool threads already have it. */
 void pool_set_float_mode(void);
 /* What a loop that waits for another thread does between two looks: some ten nanoseconds that spare the core. */

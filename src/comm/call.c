@@ -121,6 +121,7 @@ enum err call_begin(struct comm *c, const struct comm_sig *what, struct comm_sit
     }
     c->recorded = watch != NULL;
     publish(c, sig);
+    c->begin = profile_now(c->world->profile);
     return OK;
 }
 
@@ -135,6 +136,13 @@ enum err call_end(struct comm *c, enum err err)
         return err;
     }
     atomic_store_explicit(&c->own->state, CALL_NONE, memory_order_release);
+    if (c->begin != 0) {
+        char row[PROFILE_TEXT];
+        snprintf(row, sizeof(row), "group %.16s", c->name);
+        profile_add(c->world->profile, c->begin, row, kind_names[c->sig.kind].name,
+                    (const uint64_t[3]){ c->sig.count, c->size, 0 });
+        c->begin = 0;
+    }
     if (c->recorded) {
         atomic_load_explicit(&c->world->watch, memory_order_acquire)->end(c, c->record, err);
     }

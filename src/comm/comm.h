@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/err.h"
+#include "base/profile.h"
 
 struct comm_world;
 struct comm;
@@ -77,6 +77,10 @@ enum comm_phase {
     PHASE_LOAD, PHASE_COUNT,
 };
 void comm_phase(struct comm_world *w, enum comm_phase phase, uint64_t step, uint32_t layer);
+
+/* Calls of every group (of more than one rank) are recorded in `profile` on the row of the group, phases on the row
+ * "phase"; NULL: no longer. Not while a call is in progress. */
+void comm_set_profile(struct comm_world *w, struct profile *profile);
 
 /* ---- errors ---- */
 

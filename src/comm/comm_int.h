@@ -225,6 +225,7 @@ struct comm {
     bool fresh;                       /* its signatures are not compared yet */
     bool recorded;                    /* it is in the flight record, as number .. */
     uint64_t record;
+    uint64_t begin;                   /* of the call in progress, in the profile */
     void **window;                    /* of each member that this rank can read; own one at [rank]; NULL: none yet */
     uint64_t window_bytes;
     struct comm *_Atomic next;        /* world->groups: only ever prepended to */
@@ -246,6 +247,9 @@ struct comm_world {
     _Atomic uint64_t agreed; /* error_hash of what the last call, a comm_agree, gave all ranks; else 0 */
     const struct comm_watch_ops *_Atomic watch;
     void *watch_state;
+    struct profile *profile; /* where calls and phases are recorded; NULL: nowhere */
+    uint64_t phase_begin;    /* of the phase in progress, for it */
+    uint32_t phase, layer;
 };
 
 /* Bytes of the region a transport gives to world_new: control block, and the `all` group's shared part when the world

@@ -3,6 +3,7 @@
  * Invariants: a group has an engine that fits where its ranks are: solo for one rank, shm on one node, the transport's
  * far engine else. Making a group ends with an agreement of the parent, so either all ranks have it or none. */
 #include "comm/comm_int.h"
+#include "comm/recorder.h"
 
 #include <unistd.h>
 
@@ -42,6 +43,15 @@ uint64_t comm_memory_bytes(const struct comm_world *w)
     return atomic_load(&w->memory_bytes);
 }
 
+static void end_phase(struct comm_world *w)
+{
+    if (w->phase_begin != 0) {
+        profile_add(w->profile, w->phase_begin, "phase", comm_phase_name((enum comm_phase)w->phase),
+                    (const uint64_t[3]){ w->layer, 0, 0 });
+        w->phase_begin = 0;
+    }
+}
+
 void comm_phase(struct comm_world *w, enum comm_phase phase, uint64_t step, uint32_t layer)
 {
     atomic_store_explicit(&w->slot->phase, (uint32_t)phase, memory_order_relaxed);
@@ -51,6 +61,16 @@ void comm_phase(struct comm_world *w, enum comm_phase phase, uint64_t step, uint
     if (watch != NULL) {
         watch->phase(w, phase, step, layer);
     }
+    end_phase(w);
+    w->phase_begin = profile_now(w->profile);
+    w->phase = (uint32_t)phase;
+    w->layer = layer;
+}
+
+void comm_set_profile(struct comm_world *w, struct profile *profile)
+{
+    end_phase(w);
+    w->profile = profile;
 }
 
 enum err comm_fail(struct comm_world *w, enum err err)

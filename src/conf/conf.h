@@ -52,6 +52,7 @@ struct conf {
     char *resume_from_checkpoint; /* NULL, "latest", or a checkpoint folder */
     bool report_tensorboard;
     bool overwrite_output_dir;
+    uint64_t profile;     /* step whose trace is written; 0: none */
     bool gradient_hashes; /* each rank records a checksum of its gradients */
     /* execution: changes no bit */
     enum recompute recompute; /* what backward passes compute again */

@@ -291,6 +291,14 @@ const struct conf_key conf_keys[] = {
       .offset = offsetof(struct conf, overwrite_output_dir),
       .fallback = "false",
       .help = "Delete an earlier run in output_dir instead of stopping." },
+    { .name = "profile",
+      .type = KEY_WHOLE,
+      .offset = offsetof(struct conf, profile),
+      .fallback = "0",
+      .most = COUNT_MAX,
+      .unit = "the number of an optimizer step",
+      .help = "Write a trace of this step - every kernel, call between ranks and phase, of each thread and rank - to "
+              "profile-step-N.json in output_dir, for ui.perfetto.dev or chrome://tracing; 0: none." },
     { .name = "gradient_hashes",
       .type = KEY_FLAG,
       .offset = offsetof(struct conf, gradient_hashes),
@@ -420,8 +428,8 @@ const struct conf_key conf_keys[] = {
       .section = "Identity of the arithmetic",
       .identity = true,
       .fallback = "false",
-      .help = "Matrix products and attention of bf16 numbers, summed in fp32; what forward passes keep for them is stored "
-              "in bf16. Weights, moments, norms, losses and gradients stay fp32 or exact. Twice as fast where the CPU "
+      .help = "Matrix products and attention of bf16 numbers, summed in fp32; what forward passes keep for them is "
+              "stored in bf16. Weights, moments, norms, losses and gradients stay fp32 or exact. Twice as fast where the CPU "
               "multiplies bf16 (AVX512-BF16); the same bits where it does not.",
       .aliases = "bf16.enabled bfloat16.enabled" },
     { .name = "tp_grain",

@@ -4,7 +4,7 @@
 #include "train/balance.h"
 #include "train/optimizer.h"
 #include "train/output.h"
-#include "train/trainer.h"
+#include "train/profiler.h"
 
 #define REJECTED_MAX 5u /* steps in a row that may be rejected before the run gives up */
 
@@ -205,9 +205,11 @@ static enum err loop(struct trainer *t, struct log_progress *p)
     uint64_t first = t->step;
     while (t->step < c->max_steps) {
         struct step_report r;
+        TRY(profiler_before(t));
         TRY(trainer_step(t, &r));
         double per_step = (log_seconds() - started) / (double)(t->step - first);
         TRY(report_step(t, &r, p, per_step * (double)(c->max_steps - t->step)));
+        TRY(profiler_after(t));
         TRY(check_rejected(t));
         if (t->eval_data != NULL && due(t->step, c->eval_steps, c->max_steps)) {
             TRY(validate(t, p));
@@ -241,6 +243,7 @@ enum err trainer_run(struct trainer *t, const volatile sig_atomic_t *stop)
     char peak[32], planned[32], seconds[32];
     log_progress_init(&p, 5.0);
     t->stop = stop;
+    TRY(comm_agree(t->ranks.all, profiler_open(t)));
     TRY(comm_agree(t->ranks.all, prepare(t)));
     TRY(comm_agree(t->ranks.all, record(t)));
     double started = log_seconds();

@@ -8,6 +8,7 @@
 #include "part/order.h"
 #include "train/optimizer.h"
 #include "train/output.h"
+#include "train/profiler.h"
 #include "train/same.h"
 
 #define MODEL_WEIGHTS "model.safetensors"
@@ -323,13 +324,14 @@ out:
 uint64_t trainer_planned_bytes(const struct trainer *t)
 {
     return t->program_bytes + t->arena.used + kern_workspace_bytes(pool_threads(t->pool)) +
-           comm_memory_bytes(t->ranks.world);
+           comm_memory_bytes(t->ranks.world) + (t->conf->profile > 0 ? profiler_bytes() : 0);
 }
 
 void trainer_close(struct trainer *t)
 {
     metrics_close(t->metrics);
     rank_record_close(t->record);
+    profiler_close(t);
     ckpt_close(t->start);
     truth_close(&t->truth);
     pipeline_close(&t->pipeline);

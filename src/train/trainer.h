@@ -44,6 +44,7 @@ struct trainer {
     int32_t *input, *target;  /* [micro_batch][local length] */
     uint64_t loaded;          /* first sample of the micro-batch they hold; UINT64_MAX: none */
     struct metrics *metrics;  /* on the leading rank */
+    struct profile *profile;    /* until its step is written; NULL: none */
     struct rank_record *record; /* what this rank gives to each step; NULL: nothing is written */
     const volatile sig_atomic_t *stop; /* set by a signal; NULL: none */
     bool stopping;            /* some rank was asked to stop */

@@ -1,0 +1,178 @@
+/* Why this exists: the spans that pool, kernels and groups record are of one rank each; a picture of a step needs those
+ * of all, on one clock, in the format that Chrome's trace viewer and Perfetto read ("Trace Event Format": complete
+ * events, ph X, times in microseconds, a process for each rank, a thread for each row).
+ *
+ * The ranks' clocks are set by a barrier: they leave it within microseconds of each other, on any node. */
+#include "train/profiler.h"
+
+#include "base/file.h"
+
+#define EVENTS_MAX ((uint64_t)1 << 16)
+#define ROWS_MAX 512u /* threads, groups and the row of phases */
+
+/* Rows of one rank in the order in which they were met, which is the number they get. */
+struct rows_met {
+    char name[ROWS_MAX][PROFILE_TEXT];
+    uint32_t count;
+};
+
+enum err profiler_open(struct trainer *t)
+{
+    const struct conf *c = t->conf;
+    if (c->profile == 0) {
+        return OK;
+    }
+    if (c->profile <= t->step || c->profile > c->max_steps) {
+        return FAIL(ERR_USAGE, "profile: step %llu is not one of this run's, which are %llu to %llu",
+                    (unsigned long long)c->profile, (unsigned long long)t->step + 1, (unsigned long long)c->max_steps);
+    }
+    return profile_new(&t->profile, EVENTS_MAX);
+}
+
+uint64_t profiler_bytes(void)
+{
+    return profile_bytes(EVENTS_MAX);
+}
+
+void profiler_close(struct trainer *t)
+{
+    profile_free(t->profile);
+    t->profile = NULL;
+}
+
+static void record_in(struct trainer *t, struct profile *p)
+{
+    pool_set_profile(t->pool, p);
+    comm_set_profile(t->ranks.world, p);
+}
+
+enum err profiler_before(struct trainer *t)
+{
+    if (t->profile == NULL || t->step + 1 != t->conf->profile) {
+        return OK;
+    }
+    TRY(comm_barrier(t->ranks.all));
+    record_in(t, t->profile);
+    profile_start(t->profile);
+    return OK;
+}
+
+/* ---- writing ---- */
+
+static enum err write_name(struct buf *out, const char *what, uint32_t rank, uint32_t row, const char *name)
+{
+    return buf_printf(out, "{\"ph\": \"M\", \"name\": \"%s\", \"pid\": %u, \"tid\": %u, "
+                           "\"args\": {\"name\": \"%s\"}},\n", what, rank, row, name);
+}
+
+/* The number of a row, which is named in the file when it is met first. */
+static enum err row_of(struct buf *out, struct rows_met *met, uint32_t rank, const char *name, uint32_t *row)
+{
+    for (*row = 0; *row < met->count; (*row)++) {
+        if (strcmp(met->name[*row], name) == 0) {
+            return OK;
+        }
+    }
+    if (met->count == ROWS_MAX) {
+        *row = ROWS_MAX - 1;
+        return OK;
+    }
+    memcpy(met->name[met->count++], name, PROFILE_TEXT);
+    return write_name(out, "thread_name", rank, *row, name);
+}
+
+static enum err write_event(struct buf *out, struct rows_met *met, uint32_t rank, const struct profile_event *e)
+{
+    uint32_t row;
+    TRY(row_of(out, met, rank, e->row, &row));
+    TRY(buf_printf(out, "{\"ph\": \"X\", \"name\": \"%s\", \"pid\": %u, \"tid\": %u, \"ts\": %.3f, \"dur\": %.3f",
+                   e->name, rank, row, (double)e->begin * 1e-3, (double)(e->end - e->begin) * 1e-3));
+    if (e->size[0] + e->size[1] + e->size[2] > 0) {
+        TRY(buf_printf(out, ", \"args\": {\"size\": [%llu, %llu, %llu]}", (unsigned long long)e->size[0],
+                       (unsigned long long)e->size[1], (unsigned long long)e->size[2]));
+    }
+    return buf_add_string(out, "},\n");
+}
+
+static enum err write_rank(struct buf *out, uint32_t rank, const struct profile_event *list, uint64_t count)
+{
+    char name[32];
+    void *mem;
+    TRY(mem_alloc(&mem, 1, sizeof(struct rows_met)));
+    snprintf(name, sizeof(name), "rank %u", rank);
+    enum err err = write_name(out, "process_name", rank, 0, name);
+    for (uint64_t i = 0; i < count && err == OK; i++) {
+        err = write_event(out, mem, rank, &list[i]);
+    }
+    free(mem);
+    return err;
+}
+
+/* Every rank's events, one rank after another, to the leading one, which writes them into `out`. */
+static enum err collect(struct trainer *t, struct buf *out, uint64_t *spans, uint64_t *dropped)
+{
+    struct comm *all = t->ranks.all;
+    uint64_t mine[2];
+    const struct profile_event *own = profile_events(t->profile, &mine[0], &mine[1]);
+    void *mem;
+    TRY(mem_alloc(&mem, mine[0] > EVENTS_MAX ? mine[0] : EVENTS_MAX, sizeof(*own)));
+    struct profile_event *list = mem;
+    enum err err = OK;
+    for (uint32_t rank = 0; rank < comm_size(all); rank++) {
+        uint64_t counts[2] = { mine[0], mine[1] };
+        memcpy(list, own, mine[0] * sizeof(*own));
+        TRY_OUT(comm_bcast(all, rank, counts, sizeof(counts)));
+        TRY_OUT(comm_bcast(all, rank, list, counts[0] * sizeof(*own)));
+        *spans += counts[0];
+        *dropped += counts[1];
+        if (t->leads) {
+            TRY_OUT(write_rank(out, rank, list, counts[0]));
+        }
+    }
+out:
+    free(mem);
+    return err;
+}
+
+static enum err write_file(const struct trainer *t, struct buf *out, uint64_t spans, uint64_t dropped)
+{
+    char name[64];
+    char *path;
+    snprintf(name, sizeof(name), "profile-step-%llu.json", (unsigned long long)t->step);
+    TRY(file_join(&path, t->conf->output_dir, name));
+    enum err err = buf_printf(out, "{\"ph\": \"M\", \"name\": \"process_labels\", \"pid\": 0, \"args\": {\"labels\": "
+                                   "\"step %llu\"}}\n], \"displayTimeUnit\": \"ms\"}\n", (unsigned long long)t->step);
+    if (err == OK) {
+        err = file_replace(path, out->data, out->bytes);
+    }
+    if (err == OK) {
+        log_note("step %llu: %llu spans of its work in %s | open it in ui.perfetto.dev or chrome://tracing",
+                 (unsigned long long)t->step, (unsigned long long)spans, path);
+    }
+    if (err == OK && dropped > 0) {
+        log_warning("profile: %llu more spans found no room", (unsigned long long)dropped);
+    }
+    free(path);
+    return err;
+}
+
+enum err profiler_after(struct trainer *t)
+{
+    if (t->profile == NULL || t->step != t->conf->profile) {
+        return OK;
+    }
+    struct buf out = { 0 };
+    uint64_t spans = 0, dropped = 0;
+    record_in(t, NULL);
+    profile_stop(t->profile);
+    enum err err = buf_add_string(&out, "{\"traceEvents\": [\n");
+    if (err == OK) {
+        err = collect(t, &out, &spans, &dropped);
+    }
+    if (err == OK && t->leads) {
+        err = write_file(t, &out, spans, dropped);
+    }
+    buf_release(&out);
+    profiler_close(t);
+    return comm_agree(t->ranks.all, err);
+}
