@@ -15,12 +15,7 @@
  * Invariant: progress counters of a task are 0 before the pool starts and are written by that task only. */
 #include "kern/attention_leaf.h"
 
-const struct attention_leaves *const attention_leaves_of[ISA_COUNT] = {
-    [ISA_SCALAR] = &attention_leaves_scalar,
-    [ISA_AVX2] = &attention_leaves_avx2,
-    [ISA_AVX512] = &attention_leaves_avx512,
-    [ISA_AVX512BF16] = &attention_leaves_avx512bf16,
-};
+const struct attention_leaves *const attention_leaves_of[ISA_COUNT] = KERN_TABLES(attention_leaves);
 
 /* Key blocks whose progress the workspace can hold: 4M tokens of one head. */
 #define PROGRESS_MAX 65536u

@@ -23,7 +23,7 @@
 #define GROUP ATTENTION_GROUP
 
 /* The register tile: TILE_ROWS x TILE_VECTORS accumulators, one broadcast and TILE_VECTORS of b. */
-#if KERN_ISA >= 2
+#if KERN_AVX512
 #define TILE_ROWS 8u
 #define TILE_VECTORS 2u
 #else

@@ -50,14 +50,7 @@
 _Static_assert(ONE_PANEL_COLS * GEMM_MR_MAX <= DIRECT_COLS * FEW_ROWS && ONE_PANEL_K <= FEW_K && DIRECT_K <= FEW_K,
                "the private block fits all forms");
 
-const struct gemm_leaves *const gemm_leaves_of[ISA_COUNT] = {
-    [ISA_SCALAR] = &gemm_leaves_scalar,
-#if defined(__x86_64__)
-    [ISA_AVX2] = &gemm_leaves_avx2,
-    [ISA_AVX512] = &gemm_leaves_avx512,
-    [ISA_AVX512BF16] = &gemm_leaves_avx512bf16,
-#endif
-};
+const struct gemm_leaves *const gemm_leaves_of[ISA_COUNT] = KERN_TABLES(gemm_leaves);
 
 /* A rectangle of C in progress, with the packed operands of one chunk. */
 struct block {

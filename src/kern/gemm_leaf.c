@@ -7,7 +7,9 @@
 
 #include <math.h>
 
-#if KERN_ISA > 0
+#if KERN_VECTOR
+#include "kern/simd.h"
+#elif KERN_ISA > 0
 #include <immintrin.h>
 #endif
 
@@ -18,7 +20,7 @@
 #define UNROLL(n) PRAGMA_(GCC unroll n)
 #endif
 
-#if KERN_ISA >= 2
+#if KERN_AVX512
 #define MR 8
 #define LANES 16
 #define VECS 3 /* vectors in one row of a tile */
@@ -31,7 +33,7 @@ typedef __m512 vec;
 #define v_add(x, y) _mm512_add_ps(x, y)
 #define v_mul(x, y) _mm512_mul_ps(x, y)
 #define v_fma(x, y, z) _mm512_fmadd_ps(x, y, z)
-#elif KERN_ISA == 1
+#elif KERN_AVX2
 #define MR 6
 #define LANES 8
 #define VECS 2
@@ -44,6 +46,25 @@ typedef __m256 vec;
 #define v_add(x, y) _mm256_add_ps(x, y)
 #define v_mul(x, y) _mm256_mul_ps(x, y)
 #define v_fma(x, y, z) _mm256_fmadd_ps(x, y, z)
+#elif KERN_VECTOR
+/* 16 wide registers hold 6 x 16, 32 narrow ones 8 x 12. */
+#if VECTOR_LANES == 8
+#define MR 6
+#define VECS 2
+#else
+#define MR 8
+#define VECS 3
+#endif
+#define LANES VECTOR_LANES
+#define PREFETCH_K 48
+typedef vector vec;
+#define v_zero() vector_set1(0.0f)
+#define v_load(p) vector_load(p)
+#define v_store(p, v) vector_store(p, v)
+#define v_broadcast(x) vector_set1(x)
+#define v_add(x, y) ((x) + (y))
+#define v_mul(x, y) ((x) * (y))
+#define v_fma(x, y, z) vector_fma(x, y, z)
 #else
 #define MR 4
 #define LANES 1
@@ -120,9 +141,9 @@ static inline __attribute__((always_inline)) void tile_rows(const struct gemm_ti
             }
             for (int line = 0; line < NR; line += LINE) {
                 if (direct) {
-                    _mm_prefetch((const char *)(b + DIRECT_AHEAD + line), _MM_HINT_T1);
+                    __builtin_prefetch(b + DIRECT_AHEAD + line, 0, 2);
                 } else {
-                    _mm_prefetch((const char *)(b + PREFETCH_K * NR + line), _MM_HINT_T0);
+                    __builtin_prefetch(b + PREFETCH_K * NR + line, 0, 3);
                 }
             }
             UNROLL(8)
@@ -224,7 +245,7 @@ static inline __attribute__((always_inline)) uint64_t pack_copy(const struct gem
             float *dst = panel;
             for (uint64_t k = 0; k < rows; k++, src += ld, dst += width) {
                 for (uint32_t line = 0; line < width; line += LINE) {
-                    _mm_prefetch((const char *)(src + COPY_AHEAD + line), _MM_HINT_T1);
+                    __builtin_prefetch(src + COPY_AHEAD + line, 0, 2);
                 }
                 memcpy(dst, src, width * sizeof(float));
             }
@@ -233,7 +254,14 @@ static inline __attribute__((always_inline)) uint64_t pack_copy(const struct gem
     return whole;
 }
 
-#if KERN_ISA >= 2
+#if KERN_VECTOR
+
+static inline __attribute__((always_inline)) void transpose(vec r[LANES])
+{
+    vector_transpose(r);
+}
+
+#elif KERN_AVX512
 
 /* Transpose 16 x 16: rows in, columns out. */
 static inline __attribute__((always_inline)) void transpose(vec r[16])
@@ -307,7 +335,7 @@ static inline __attribute__((always_inline)) void put_row(const struct gemm_pack
         v_store(dst, v);
         return;
     }
-#if KERN_ISA >= 2
+#if KERN_AVX512
     _mm256_storeu_ps(dst, _mm512_castps512_ps256(v)); /* width is 8 */
     _mm256_storeu_ps(dst + p->panel_stride, _mm512_extractf32x8_ps(v, 1));
 #endif
@@ -326,7 +354,7 @@ static inline __attribute__((always_inline)) uint64_t pack_transpose(const struc
             vec block[LANES];
             UNROLL(16)
             for (int i = 0; i < LANES; i++) {
-                _mm_prefetch((const char *)(src + (uint64_t)i * ld + k + TRANSPOSE_AHEAD), _MM_HINT_T1);
+                __builtin_prefetch(src + (uint64_t)i * ld + k + TRANSPOSE_AHEAD, 0, 2);
                 block[i] = v_load(src + (uint64_t)i * ld + k);
             }
             transpose(block);
@@ -414,7 +442,7 @@ static inline bool grad_add(int64_t *grad, float v, float limit)
     return true;
 }
 
-#if KERN_ISA >= 2
+#if KERN_AVX512
 
 /* grad[0..16) += round(v); false when a lane overflows. */
 static inline bool grad_add_lanes(int64_t *grad, vec v, float limit)
@@ -429,7 +457,7 @@ static inline bool grad_add_lanes(int64_t *grad, vec v, float limit)
     return good == UINT16_MAX;
 }
 
-#elif KERN_ISA == 1
+#elif KERN_AVX2
 
 static inline bool grad_add_lanes(int64_t *grad, vec v, float limit)
 {
@@ -445,6 +473,18 @@ static inline bool grad_add_lanes(int64_t *grad, vec v, float limit)
         _mm256_storeu_si256(dst, _mm256_add_epi64(_mm256_loadu_si256(dst), value));
     }
     return _mm256_movemask_ps(good) == 0xff;
+}
+
+#elif KERN_VECTOR
+
+static inline bool grad_add_lanes(int64_t *grad, vec v, float limit)
+{
+    vector_u64 bad = (vector_u64)vector_add_fixed(grad, v, limit);
+    uint64_t any = 0;
+    for (int l = 0; l < LANES / 2; l++) {
+        any |= bad[l];
+    }
+    return any == 0;
 }
 
 #endif

@@ -60,7 +60,7 @@ struct gemm_leaves {
     double (*fma_loop)(uint64_t rounds);
 };
 
-extern const struct gemm_leaves gemm_leaves_scalar, gemm_leaves_avx2, gemm_leaves_avx512,
+extern const struct gemm_leaves gemm_leaves_scalar, gemm_leaves_vector, gemm_leaves_avx2, gemm_leaves_avx512,
     gemm_leaves_avx512bf16;
 
 #endif

@@ -17,7 +17,8 @@
 #include "base/fixed.h"
 #include "base/pool.h"
 
-enum isa { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_AVX512BF16, ISA_COUNT };
+/* The slowest first. */
+enum isa { ISA_SCALAR, ISA_VECTOR, ISA_AVX2, ISA_AVX512, ISA_AVX512BF16, ISA_COUNT };
 
 /* How the elements of an array are stored. bf16 is the upper half of an fp32 number: reading is exact, writing rounds to
  * nearest even, and what is denormal is zero (docs/numerics.md 14). Arithmetic between is fp32 throughout. */

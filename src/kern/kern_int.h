@@ -7,11 +7,17 @@
 
 #include "kern/kern.h"
 
-/* KERN_ISA is 0, 1, 2, 3 in leaf files (meson.build): KERN_NAME(x) is x_scalar, x_avx2, x_avx512, x_avx512bf16. */
+/* KERN_ISA is 0, 1, 2, 3, 4 in leaf files (meson.build): KERN_NAME(x) is x_scalar, x_avx2, x_avx512, x_avx512bf16,
+ * x_vector. What is not one of the three below is scalar. */
 #if defined(KERN_ISA)
+#define KERN_AVX2 (KERN_ISA == 1)
+#define KERN_AVX512 (KERN_ISA == 2 || KERN_ISA == 3)
+#define KERN_VECTOR (KERN_ISA == 4)
 #define KERN_PASTE_(a, b) a##_##b
 #define KERN_PASTE(a, b) KERN_PASTE_(a, b)
-#if KERN_ISA == 3
+#if KERN_VECTOR
+#define KERN_NAME(x) KERN_PASTE(x, vector)
+#elif KERN_ISA == 3
 #define KERN_NAME(x) KERN_PASTE(x, avx512bf16)
 #elif KERN_ISA == 2
 #define KERN_NAME(x) KERN_PASTE(x, avx512)
@@ -20,6 +26,20 @@
 #else
 #define KERN_NAME(x) KERN_PASTE(x, scalar)
 #endif
+#endif
+
+/* The tables x_scalar, x_vector, ... by instruction set; of a set of another CPU there is none. */
+#if defined(__x86_64__)
+#define KERN_TABLES(x)                                                                             \
+    {                                                                                              \
+        [ISA_SCALAR] = &x##_scalar, [ISA_VECTOR] = &x##_vector, [ISA_AVX2] = &x##_avx2,            \
+        [ISA_AVX512] = &x##_avx512, [ISA_AVX512BF16] = &x##_avx512bf16,                            \
+    }
+#else
+#define KERN_TABLES(x)                                                                             \
+    {                                                                                              \
+        [ISA_SCALAR] = &x##_scalar, [ISA_VECTOR] = &x##_vector,                                    \
+    }
 #endif
 
 struct gemm_leaves;      /* kern/gemm_leaf.h */

@@ -6,12 +6,7 @@
 
 #include "base/rng.h"
 
-const struct param_leaves *const param_leaves_of[ISA_COUNT] = {
-    [ISA_SCALAR] = &param_leaves_scalar,
-    [ISA_AVX2] = &param_leaves_avx2,
-    [ISA_AVX512] = &param_leaves_avx512,
-    [ISA_AVX512BF16] = &param_leaves_avx512bf16,
-};
+const struct param_leaves *const param_leaves_of[ISA_COUNT] = KERN_TABLES(param_leaves);
 
 #define PARAM_GRAIN 8192u /* elements: the eight pages of each array of a task are worth waking a thread */
 #define INIT_GRAIN 256u   /* elements: some 10 us of random numbers */

@@ -80,7 +80,7 @@ struct param_leaves {
     leaf_fn *grad_to_float;   /* struct grad_float_job */
 };
 
-extern const struct param_leaves param_leaves_scalar, param_leaves_avx2, param_leaves_avx512,
+extern const struct param_leaves param_leaves_scalar, param_leaves_vector, param_leaves_avx2, param_leaves_avx512,
     param_leaves_avx512bf16;
 
 #endif

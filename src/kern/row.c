@@ -8,12 +8,7 @@
 
 #include "base/rng.h"
 
-const struct row_leaves *const row_leaves_of[ISA_COUNT] = {
-    [ISA_SCALAR] = &row_leaves_scalar,
-    [ISA_AVX2] = &row_leaves_avx2,
-    [ISA_AVX512] = &row_leaves_avx512,
-    [ISA_AVX512BF16] = &row_leaves_avx512bf16,
-};
+const struct row_leaves *const row_leaves_of[ISA_COUNT] = KERN_TABLES(row_leaves);
 
 #define MAP_GRAIN 4096u   /* elements: 16 KB of each array */
 #define COLUMN_GRAIN 128u /* columns: 512 bytes of each row */

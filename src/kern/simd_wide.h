@@ -24,7 +24,7 @@
     } /* of elements 0, 2, 4, ... after another */
 #define FIXED_EDGE (((int64_t)1 << 62) - 1)
 
-#if KERN_ISA >= 2
+#if KERN_AVX512
 
 struct d8 {
     __m512d v;
@@ -127,7 +127,7 @@ V16_INLINE uint64_t hash16_sum(const struct hash16 *h)
     return sum;
 }
 
-#elif KERN_ISA == 1
+#elif KERN_AVX2
 
 struct d8 {
     __m256d lo, hi;
@@ -250,6 +250,66 @@ V16_INLINE uint64_t hash16_sum(const struct hash16 *h)
 
 #else
 
+#if KERN_VECTOR
+
+struct d8 {
+    vector_f64 d[VECTOR_PARTS];
+};
+
+#define D8_EACH(expr) VECTOR_PARTS_OF(d8, d, expr)
+
+V16_INLINE struct d8 d8_set1(double x)
+{
+    D8_EACH(vector_set1_f64(x));
+}
+
+V16_INLINE struct d8 d8_load_fixed(const int64_t *from)
+{
+    D8_EACH(vector_load_fixed(from + p * VECTOR_LANES / 2));
+}
+
+V16_INLINE void d8_store(double *to, struct d8 v)
+{
+    memcpy(to, v.d, sizeof(v.d));
+}
+
+V16_INLINE struct d8 d8_add(struct d8 a, struct d8 b)
+{
+    D8_EACH(a.d[p] + b.d[p]);
+}
+
+V16_INLINE struct d8 d8_sub(struct d8 a, struct d8 b)
+{
+    D8_EACH(a.d[p] - b.d[p]);
+}
+
+V16_INLINE struct d8 d8_mul(struct d8 a, struct d8 b)
+{
+    D8_EACH(a.d[p] * b.d[p]);
+}
+
+V16_INLINE struct d8 d8_fnma(struct d8 a, struct d8 b, struct d8 c)
+{
+    D8_EACH(vector_fma_f64(-a.d[p], b.d[p], c.d[p]));
+}
+
+V16_INLINE struct d8 d8_to_float_and_back(struct d8 v)
+{
+    D8_EACH(__builtin_convertvector(__builtin_convertvector(v.d[p], vector_half), vector_f64));
+}
+
+V16_INLINE struct v16 v16_from_d8(struct d8 low, struct d8 high)
+{
+    struct v16 r;
+    for (int p = 0; p < VECTOR_PARTS / 2; p++) {
+        r.f[p] = vector_from_f64(low.d[2 * p], low.d[2 * p + 1]);
+        r.f[p + VECTOR_PARTS / 2] = vector_from_f64(high.d[2 * p], high.d[2 * p + 1]);
+    }
+    return r;
+}
+
+#else
+
 struct d8 {
     double d[8];
 };
@@ -301,8 +361,6 @@ V16_INLINE struct d8 d8_to_float_and_back(struct d8 v)
     D8_EACH((double)(float)v.d[l]);
 }
 
-#undef D8_EACH
-
 V16_INLINE struct v16 v16_from_d8(struct d8 low, struct d8 high)
 {
     struct v16 r;
@@ -312,6 +370,9 @@ V16_INLINE struct v16 v16_from_d8(struct d8 low, struct d8 high)
     }
     return r;
 }
+
+#endif
+#undef D8_EACH
 
 V16_INLINE bool fixed_beyond(const int64_t *p, bool wrong)
 {
@@ -337,10 +398,10 @@ V16_INLINE void hash16_seek(struct hash16 *h, uint64_t index)
 
 V16_INLINE void hash16_add(struct hash16 *h, struct v16 v)
 {
+    uint32_t bits[16];
+    memcpy(bits, v.f, sizeof(bits));
     for (int l = 0; l < 16; l++) {
-        uint32_t bits;
-        memcpy(&bits, &v.f[l], sizeof(bits));
-        h->sum += hash_element(h->index++, bits);
+        h->sum += hash_element(h->index++, bits[l]);
     }
 }
 

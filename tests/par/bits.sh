@@ -62,7 +62,7 @@ variant() { # NAME FAMILY ENVIRONMENT [--key value ...]
 
 isas() {
     echo scalar
-    grep -qw avx2 /proc/cpuinfo && grep -qw fma /proc/cpuinfo && echo avx2
+    grep -qw avx2 /proc/cpuinfo && grep -qw fma /proc/cpuinfo && echo vector avx2
     grep -qw avx512f /proc/cpuinfo && grep -qw avx512dq /proc/cpuinfo && grep -qw avx512vl /proc/cpuinfo && echo avx512
 }
 

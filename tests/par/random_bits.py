@@ -24,7 +24,7 @@ KILLS_MAX = 4
 
 def isas():
     flags = pathlib.Path("/proc/cpuinfo").read_text().split()
-    return (["avx2"] if "avx2" in flags and "fma" in flags else []) + (
+    return (["vector", "avx2"] if "avx2" in flags and "fma" in flags else []) + (
         ["avx512"] if {"avx512f", "avx512dq", "avx512vl"} <= set(flags) else [])
 
 

@@ -46,6 +46,6 @@ struct probe {
     void (*transpose)(float *r); /* r[16][16] */
 };
 
-extern const struct probe probe_scalar, probe_avx2, probe_avx512, probe_avx512bf16;
+extern const struct probe probe_scalar, probe_vector, probe_avx2, probe_avx512, probe_avx512bf16;
 
 #endif

@@ -5,18 +5,13 @@
 #include "base/bf16.h"
 #include "base/pool.h"
 #include "base/rng.h"
-#include "kern/kern.h"
+#include "kern/kern_int.h"
 #include "kern_simd_probe.h"
 
 /* The representations this CPU can run; the first is scalar, with which the others are compared. */
 static uint32_t probes(const struct probe **out)
 {
-    static const struct probe *const all[ISA_COUNT] = {
-        [ISA_SCALAR] = &probe_scalar,
-        [ISA_AVX2] = &probe_avx2,
-        [ISA_AVX512] = &probe_avx512,
-        [ISA_AVX512BF16] = &probe_avx512bf16,
-    };
+    static const struct probe *const all[ISA_COUNT] = KERN_TABLES(probe);
     uint32_t n = 0;
     for (int isa = 0; isa < ISA_COUNT; isa++) {
         if (kern_isa_supported((enum isa)isa)) {
