@@ -26,9 +26,8 @@ void pool_run_each(struct pool *p, pool_fn *fn, void *arg);
 /* What the pool does is recorded in `profile` (NULL: nowhere): the shares of its threads on the rows "thread 1" and up,
  * under the name of the span that is open. */
 void pool_set_profile(struct pool *p, struct profile *profile);
-/* A named piece of work of the calling thread, on the row "thread 0", with what it worked on; opened and closed as
- *   struct pool_span span = pool_span_open(p, "norm", rows, cols, 0); ... pool_span_close(&span);
- * `name` lives as long as the pool. Costs nothing without a profile. */
+/* A named piece of work of the calling thread, on the row "thread 0", with the sizes it works on: what follows POOL_SPAN
+ * to the end of its block. `name` lives as long as the pool. Costs nothing without a profile. */
 struct pool_span {
     struct pool *pool;
     const char *name;
@@ -36,6 +35,8 @@ struct pool_span {
 };
 struct pool_span pool_span_open(struct pool *p, const char *name, uint64_t a, uint64_t b, uint64_t c);
 void pool_span_close(struct pool_span *span);
+#define POOL_SPAN(p, name, a, b, c)                                                                \
+    __attribute__((cleanup(pool_span_close))) struct pool_span span_ = pool_span_open((p), name, a, b, c)
 /* Set the arithmetic mode above for the calling thread; pool threads already have it. */
 void pool_set_float_mode(void);
 /* What a loop that waits for another thread does between two looks: some ten nanoseconds that spare the core. */

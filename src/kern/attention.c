@@ -95,6 +95,7 @@ static void forward_task(void *arg, uint64_t task, uint32_t worker)
 
 void kern_attention_forward(struct kern *k, const struct attention *a)
 {
+    POOL_SPAN(k->pool, "attention", a->rows, a->heads, a->head_dim);
     check(a);
     uint64_t columns = a->rows * (a->heads / a->kv_heads);
     struct division d = { .k = k, .a = a, .blocks = blocks_of(columns, ATTENTION_COLUMNS) };
@@ -112,6 +113,7 @@ static void dot_task(void *arg, uint64_t task, uint32_t worker)
 
 void kern_attention_row_dot(struct kern *k, const struct attention *a, const float *d_o, float *row_dot)
 {
+    POOL_SPAN(k->pool, "attention row dot", a->rows, a->heads, a->head_dim);
     check_dim(a);
     const struct attention_grad g = { .d_o = d_o, .row_dot = row_dot };
     struct division d = { .k = k, .a = a, .g = &g };
@@ -138,6 +140,7 @@ static void backward_task(void *arg, uint64_t task, uint32_t worker)
 
 void kern_attention_backward(struct kern *k, const struct attention *a, const struct attention_grad *g)
 {
+    POOL_SPAN(k->pool, "attention backward", a->rows, a->heads, a->head_dim);
     check(a);
     BUG_IF(a->first != 0 || a->lse == NULL);
     struct division d = { .k = k, .a = a, .g = g, .blocks = blocks_of(a->rows, ATTENTION_BLOCK) };
@@ -184,6 +187,7 @@ static void part_task(void *arg, uint64_t task, uint32_t worker)
 void kern_attention_backward_part(struct kern *k, const struct attention *a, const struct attention_grad *g,
                                   const struct attention_part *part)
 {
+    POOL_SPAN(k->pool, "attention backward", a->rows, a->heads, a->head_dim);
     check(a);
     BUG_IF(a->first != 0 || a->lse == NULL);
     BUG_IF(part->q_lo > part->q_hi || part->q_hi > a->rows || part->k_lo > part->k_hi || part->k_hi > a->rows);

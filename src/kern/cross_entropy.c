@@ -17,6 +17,7 @@ static void run_part(struct kern *k, leaf_fn *leaf, const struct cross_entropy_j
 void kern_cross_entropy(struct kern *k, uint64_t rows, uint64_t vocab, uint64_t padded, uint64_t ld, uint32_t segments,
                         const int32_t *target, float *logits, float *loss, bool backward)
 {
+    POOL_SPAN(k->pool, "cross entropy", rows, vocab, 0);
     for (uint64_t t = 0; t < rows; t++) {
         BUG_IF(target[t] >= 0 && (uint64_t)target[t] >= vocab);
     }
@@ -30,12 +31,14 @@ void kern_cross_entropy(struct kern *k, uint64_t rows, uint64_t vocab, uint64_t 
 
 void kern_ce_max(struct kern *k, const struct ce_part *c, float *max, float *x_target)
 {
+    POOL_SPAN(k->pool, "cross entropy max", c->rows, c->real, 0);
     struct cross_entropy_job job = { .part = *c, .max = max, .x_target = x_target };
     run_part(k, k->row->ce_max, &job);
 }
 
 void kern_ce_exp(struct kern *k, const struct ce_part *c, const float *max, float *sum)
 {
+    POOL_SPAN(k->pool, "cross entropy exp", c->rows, c->real, 0);
     struct cross_entropy_job job = { .part = *c, .max_in = max, .sum = sum };
     run_part(k, k->row->ce_exp, &job);
 }
@@ -43,6 +46,7 @@ void kern_ce_exp(struct kern *k, const struct ce_part *c, const float *max, floa
 void kern_ce_finish(struct kern *k, const struct ce_part *c, const float *max, const float *sum, const float *x_target,
                     float *loss, bool backward)
 {
+    POOL_SPAN(k->pool, "cross entropy finish", c->rows, c->real, 0);
     struct cross_entropy_job job = {
         .part = *c, .max_in = max, .sum_in = sum, .x_target_in = x_target, .loss = loss, .backward = backward,
     };

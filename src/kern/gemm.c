@@ -438,8 +438,18 @@ static bool try_few_rows(struct kern *k, const struct gemm_job *job)
 
 /* ---- */
 
+static uint64_t depth_of(const struct gemm_job *job)
+{
+    uint64_t depth = 0;
+    for (uint32_t p = 0; p < job->pieces_count; p++) {
+        depth += job->pieces[p].k;
+    }
+    return depth;
+}
+
 void kern_gemm(struct kern *k, const struct gemm_job *job)
 {
+    POOL_SPAN(k->pool, job->grad != NULL ? "gradient product" : "product", job->m, job->n, depth_of(job));
     if (job->m == 0 || job->n == 0) {
         return;
     }

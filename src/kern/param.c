@@ -13,6 +13,7 @@ const struct param_leaves *const param_leaves_of[ISA_COUNT] = KERN_TABLES(param_
 
 void kern_grad_square_sum(struct kern *k, uint64_t n, const int64_t *grad, struct fixed_wide *sum, bool *overflow)
 {
+    POOL_SPAN(k->pool, "gradient norm", n, 0, 0);
     struct fixed_wide total = { { 0 } };
     struct square_job job = { grad, &total, overflow };
     split_run(k, k->param->grad_square_sum, &job, n, PARAM_GRAIN);
@@ -33,6 +34,7 @@ static struct box box_of(const struct box_map *map, uint64_t begin)
 void kern_adamw(struct kern *k, uint64_t n, const struct adamw *a, float *p, float *m, float *v, int64_t *grad,
                 const struct box_map *map, uint64_t begin, uint64_t *hash)
 {
+    POOL_SPAN(k->pool, "adamw", n, 0, 0);
     uint64_t total = 0;
     struct adamw_job job = { a, p, m, v, grad, box_of(map, begin), &total };
     split_run(k, k->param->adamw, &job, n, PARAM_GRAIN);
@@ -41,6 +43,7 @@ void kern_adamw(struct kern *k, uint64_t n, const struct adamw *a, float *p, flo
 
 uint64_t kern_hash(struct kern *k, uint64_t n, const float *p, const struct box_map *map, uint64_t begin)
 {
+    POOL_SPAN(k->pool, "hash", n, 0, 0);
     uint64_t total = 0;
     struct hash_job job = { p, box_of(map, begin), &total };
     split_run(k, k->param->hash, &job, n, PARAM_GRAIN);
@@ -50,6 +53,7 @@ uint64_t kern_hash(struct kern *k, uint64_t n, const float *p, const struct box_
 /* An integer is two elements of 32 bits beside each other: the box of twice the columns. */
 uint64_t kern_hash_i64(struct kern *k, uint64_t n, const int64_t *p, const struct box_map *map, uint64_t begin)
 {
+    POOL_SPAN(k->pool, "hash", n, 0, 0);
     const struct box_map words = { 2 * map->first, 2 * map->cols, 2 * map->ld };
     return kern_hash(k, 2 * n, (const float *)(const void *)p, &words, 2 * begin);
 }
@@ -75,6 +79,7 @@ uint64_t kern_checksum_i64(uint64_t n, const int64_t *p, uint64_t first)
 
 void kern_fill(struct kern *k, uint64_t n, float *p, float value)
 {
+    POOL_SPAN(k->pool, "fill", n, 0, 0);
     struct fill_job job = { p, value };
     split_run(k, k->param->fill, &job, n, PARAM_GRAIN);
 }
@@ -109,6 +114,7 @@ static void init_normal(const void *job, uint64_t begin, uint64_t end)
 void kern_init_normal(struct kern *k, uint64_t n, float *p, uint64_t seed, uint64_t tensor_id,
                       const struct box_map *map, uint64_t begin, double deviation)
 {
+    POOL_SPAN(k->pool, "init", n, 0, 0);
     struct init_job job = { p, seed, tensor_id, box_of(map, begin), deviation };
     split_run(k, init_normal, &job, n, INIT_GRAIN);
 }

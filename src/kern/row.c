@@ -24,6 +24,7 @@ static void run_norm(struct kern *k, leaf_fn *leaf, const struct norm_job *job, 
 void kern_layernorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
                             const float *bias, float eps, void *y, enum num y_type, float *mean, float *rstd)
 {
+    POOL_SPAN(k->pool, "layer norm", rows, cols, 0);
     struct norm_job job = {
         .cols = cols, .x = x, .gain = gain, .bias = bias, .eps = eps,
         .y = y, .y_type = y_type, .mean = mean, .rstd = rstd,
@@ -34,6 +35,7 @@ void kern_layernorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const 
 void kern_layernorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
                              const float *mean, const float *rstd, const float *dy, float *dx)
 {
+    POOL_SPAN(k->pool, "layer norm backward", rows, cols, 0);
     struct norm_job job = {
         .cols = cols, .x = x, .gain = gain, .mean_in = mean, .rstd_in = rstd, .dy = dy, .dx = dx,
     };
@@ -43,6 +45,7 @@ void kern_layernorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const
 void kern_rmsnorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain, float eps,
                           void *y, enum num y_type, float *rstd)
 {
+    POOL_SPAN(k->pool, "rms norm", rows, cols, 0);
     struct norm_job job = {
         .cols = cols, .x = x, .gain = gain, .eps = eps, .y = y, .y_type = y_type, .rstd = rstd,
     };
@@ -52,6 +55,7 @@ void kern_rmsnorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const fl
 void kern_rmsnorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
                            const float *rstd, const float *dy, float *dx)
 {
+    POOL_SPAN(k->pool, "rms norm backward", rows, cols, 0);
     struct norm_job job = { .cols = cols, .x = x, .gain = gain, .rstd_in = rstd, .dy = dy, .dx = dx };
     run_norm(k, k->row->rmsnorm_backward, &job, rows);
 }
@@ -68,6 +72,7 @@ void kern_norm_grad(struct kern *k, uint64_t rows, uint64_t cols, uint64_t ld, c
                     const float *rstd, const float *dy, const struct grad_sink *gain_sink,
                     const struct grad_sink *bias_sink)
 {
+    POOL_SPAN(k->pool, "norm gradient", rows, cols, 0);
     BUG_IF(ld < cols);
     check_sink(gain_sink);
     check_sink(bias_sink);
@@ -82,6 +87,7 @@ void kern_norm_grad(struct kern *k, uint64_t rows, uint64_t cols, uint64_t ld, c
 void kern_bias_grad(struct kern *k, uint64_t rows, uint64_t cols, const float *dy, uint64_t ldy,
                     const struct grad_sink *sink)
 {
+    POOL_SPAN(k->pool, "bias gradient", rows, cols, 0);
     check_sink(sink);
     BUG_IF(ldy < cols);
     struct column_job job = { .rows = rows, .ldy = ldy, .dy = dy, .bias_sink = sink };
@@ -92,18 +98,21 @@ void kern_bias_grad(struct kern *k, uint64_t rows, uint64_t cols, const float *d
 
 void kern_gelu_forward(struct kern *k, uint64_t n, const void *x, enum num x_type, float *y)
 {
+    POOL_SPAN(k->pool, "gelu", n, 0, 0);
     struct map_job job = { .x = x, .type = x_type, .y = y };
     split_run(k, k->row->gelu_forward, &job, n, MAP_GRAIN);
 }
 
 void kern_gelu_backward(struct kern *k, uint64_t n, const void *x, enum num x_type, const float *dy, float *dx)
 {
+    POOL_SPAN(k->pool, "gelu backward", n, 0, 0);
     struct map_job job = { .x = x, .type = x_type, .dy = dy, .dx = dx };
     split_run(k, k->row->gelu_backward, &job, n, MAP_GRAIN);
 }
 
 void kern_swiglu_forward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, float *y)
 {
+    POOL_SPAN(k->pool, "swiglu", n, 0, 0);
     struct map_job job = { .x = gate, .up = up, .type = type, .y = y };
     split_run(k, k->row->swiglu_forward, &job, n, MAP_GRAIN);
 }
@@ -111,12 +120,14 @@ void kern_swiglu_forward(struct kern *k, uint64_t n, const void *gate, const voi
 void kern_swiglu_backward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, const float *dy,
                           float *d_gate, float *d_up, float *y)
 {
+    POOL_SPAN(k->pool, "swiglu backward", n, 0, 0);
     struct map_job job = { .x = gate, .up = up, .type = type, .dy = dy, .dx = d_gate, .d_up = d_up, .y = y };
     split_run(k, k->row->swiglu_backward, &job, n, MAP_GRAIN);
 }
 
 void kern_rope(struct kern *k, uint64_t rows, void *x, enum num type, uint64_t ld, const struct rope *r)
 {
+    POOL_SPAN(k->pool, "rotary", rows, r->heads, r->head_dim);
     BUG_IF(r->head_dim == 0 || r->head_dim % 2 != 0 || r->heads == 0 || r->period == 0);
     BUG_IF(ld < r->heads * r->head_dim);
     struct rope_job job = { .x = x, .type = type, .ld = ld, .rope = r };
@@ -128,6 +139,7 @@ void kern_rope(struct kern *k, uint64_t rows, void *x, enum num type, uint64_t l
 void kern_embed_forward(struct kern *k, uint64_t rows, uint64_t cols, const struct lookup *token,
                         const struct lookup *position, float *y)
 {
+    POOL_SPAN(k->pool, "embedding", rows, cols, 0);
     BUG_IF(cols == 0);
     for (uint64_t t = 0; t < rows; t++) {
         BUG_IF(token->index[t] < 0);
@@ -139,6 +151,7 @@ void kern_embed_forward(struct kern *k, uint64_t rows, uint64_t cols, const stru
 
 void kern_embed_grad(struct kern *k, const struct embed_grad *g)
 {
+    POOL_SPAN(k->pool, "embedding gradient", g->rows, g->cols, 0);
     BUG_IF(!(g->scale > 0.0f) || !(g->limit > 0.0f && g->limit <= FIXED_UNIT_LIMIT) || g->ld < g->cols);
     split_run(k, k->row->embed_grad, g, g->cols, COLUMN_GRAIN);
 }
@@ -148,6 +161,7 @@ void kern_embed_grad(struct kern *k, const struct embed_grad *g)
 void kern_dropout(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *residual, float *y,
                   const struct dropout *d)
 {
+    POOL_SPAN(k->pool, "dropout", rows, cols, 0);
     BUG_IF(cols == 0 || d->period == 0 || d->site >> 16 != 0 || !(d->p > 0.0 && d->p < 1.0));
     struct dropout_job job = {
         .cols = cols, .x = x, .residual = residual, .y = y, .d = d,
