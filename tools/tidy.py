@@ -24,6 +24,7 @@ LAYERS = {
     "model": {"base", "conf", "part", "kern", "comm"},
     "ckpt": {"base", "conf", "part", "comm"},
     "train": {"base", "conf", "part", "kern", "comm", "data", "model", "ckpt"},
+    "bench": {"base", "conf", "part", "kern", "comm", "data", "model", "train"},
     "plan": {"base", "conf", "part", "data", "model", "ckpt"},
     "doctor": {"base", "conf", "ckpt", "plan"},
 }

@@ -168,6 +168,16 @@ enum err file_remove_tree(const char *path)
     return err;
 }
 
+enum err file_temporary_folder(char *path, size_t bytes, const char *name)
+{
+    const char *base = getenv("TMPDIR");
+    int used = snprintf(path, bytes, "%s/%s.XXXXXX", base != NULL && base[0] != '\0' ? base : "/tmp", name);
+    if (used < 0 || (size_t)used >= bytes || mkdtemp(path) == NULL) {
+        return FAIL(ERR_IO, "%s: no folder can be made there | set TMPDIR to one that can be written", path);
+    }
+    return OK;
+}
+
 enum err file_sync_folder(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -15,6 +15,8 @@ MUST_USE enum err file_size(const char *path, uint64_t *bytes);
 MUST_USE enum err file_make_folder(const char *path);
 /* Remove a folder and all that is in it; a missing one is no error. */
 MUST_USE enum err file_remove_tree(const char *path);
+/* Make a new folder NAME.xxxxxx below TMPDIR, or /tmp; `path` receives its name. */
+MUST_USE enum err file_temporary_folder(char *path, size_t bytes, const char *name);
 /* Make names in `folder` durable. */
 MUST_USE enum err file_sync_folder(const char *path);
 /* Write aside (path + ".tmp"), fsync, rename, fsync the folder: readers see the old or the new file, never a part. */

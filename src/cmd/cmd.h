@@ -13,7 +13,7 @@ struct cmd {
     cmd_fn *run;
 };
 
-cmd_fn cmd_train, cmd_verify, cmd_replay, cmd_eval, cmd_generate, cmd_data, cmd_ckpt;
+cmd_fn cmd_train, cmd_verify, cmd_replay, cmd_eval, cmd_generate, cmd_data, cmd_ckpt, cmd_bench;
 
 /* Simple flags of one command, beside configuration keys: "--name VALUE", "--name=VALUE" or a switch. */
 struct cmd_flag {

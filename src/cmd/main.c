@@ -20,6 +20,7 @@ static const struct cmd commands[] = {
     { "generate", "continue a text with a model", cmd_generate },
     { "data", "build, verify and show token files", cmd_data },
     { "ckpt", "show, verify, hash and compare checkpoints", cmd_ckpt },
+    { "bench", "what this machine can do, and what a training step makes of it", cmd_bench },
 };
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
@@ -68,7 +69,7 @@ static enum err run(int argc, char **argv)
     }
     for (size_t i = 0; i < COMMANDS; i++) {
         if (strcmp(commands[i].name, argv[1]) == 0) {
-            if (commands[i].run != cmd_train) { /* the one that ranks run together */
+            if (commands[i].run != cmd_train && commands[i].run != cmd_bench) { /* those that ranks run together */
                 TRY(comm_alone(argv[1]));
             }
             return commands[i].run(argc - 1, argv + 1);

@@ -33,6 +33,9 @@ struct build_result {
 MUST_USE enum err data_build(const struct build_options *o, const struct tokenizer *t, struct pool *pool,
                              struct build_result *out);
 
+/* A store of random tokens below `vocab`, one document: for measurements. The same arguments give the same tokens. */
+MUST_USE enum err data_random(const char *prefix, uint64_t tokens, uint64_t vocab, uint64_t seed);
+
 struct train_tokenizer_options {
     const char *const *inputs;
     size_t inputs_count;

@@ -179,17 +179,6 @@ static void start(struct rank_thread *r)
     }
 }
 
-/* A new folder below TMPDIR or /tmp. */
-static enum err temporary_folder(char *path, size_t bytes)
-{
-    const char *base = getenv("TMPDIR");
-    int used = snprintf(path, bytes, "%s/invar-ranks.XXXXXX", base != NULL && base[0] != '\0' ? base : "/tmp");
-    if (used < 0 || (size_t)used >= bytes || mkdtemp(path) == NULL) {
-        return FAIL(ERR_IO, "%s: no folder can be made there | set TMPDIR to one that can be written", path);
-    }
-    return OK;
-}
-
 /* Start all ranks and wait for them: the error of the lowest that failed. */
 static enum err run_all(const struct thread_job *j, struct comm_threads *threads, struct rank_thread *ranks,
                         const char *folder)
@@ -221,7 +210,7 @@ enum err thread_ranks_run(const struct thread_job *j)
     enum err err;
     TRY(mem_alloc(&mem, j->world, sizeof(struct rank_thread)));
     struct rank_thread *ranks = mem;
-    TRY_OUT(temporary_folder(folder, sizeof(folder)));
+    TRY_OUT(file_temporary_folder(folder, sizeof(folder), "invar-ranks"));
     TRY_OUT(comm_threads_new(&threads, j->world, j->seed));
     err = run_all(j, threads, ranks, folder);
     comm_threads_free(threads);
