@@ -15,7 +15,12 @@
  * Invariant: progress counters of a task are 0 before the pool starts and are written by that task only. */
 #include "kern/attention_leaf.h"
 
-const struct attention_leaves *const attention_leaves_of[ISA_COUNT] = KERN_TABLES(attention_leaves);
+const struct attention_leaves *const attention_leaves_of[ISA_COUNT] = {
+    [ISA_SCALAR] = &attention_leaves_scalar,
+    [ISA_AVX2] = &attention_leaves_avx2,
+    [ISA_AVX512] = &attention_leaves_avx512,
+    [ISA_AVX512BF16] = &attention_leaves_avx512bf16,
+};
 
 /* Key blocks whose progress the workspace can hold: 4M tokens of one head. */
 #define PROGRESS_MAX 65536u
@@ -67,7 +72,6 @@ static void check_dim(const struct attention *a)
 static void check(const struct attention *a)
 {
     check_dim(a);
-    BUG_IF(a->type != NUM_F32);
     BUG_IF(a->kv_heads == 0 || a->heads % a->kv_heads != 0);
 }
 
@@ -95,7 +99,6 @@ static void forward_task(void *arg, uint64_t task, uint32_t worker)
 
 void kern_attention_forward(struct kern *k, const struct attention *a)
 {
-    POOL_SPAN(k->pool, "attention", a->rows, a->heads, a->head_dim);
     check(a);
     uint64_t columns = a->rows * (a->heads / a->kv_heads);
     struct division d = { .k = k, .a = a, .blocks = blocks_of(columns, ATTENTION_COLUMNS) };
@@ -113,7 +116,6 @@ static void dot_task(void *arg, uint64_t task, uint32_t worker)
 
 void kern_attention_row_dot(struct kern *k, const struct attention *a, const float *d_o, float *row_dot)
 {
-    POOL_SPAN(k->pool, "attention row dot", a->rows, a->heads, a->head_dim);
     check_dim(a);
     const struct attention_grad g = { .d_o = d_o, .row_dot = row_dot };
     struct division d = { .k = k, .a = a, .g = &g };
@@ -140,7 +142,6 @@ static void backward_task(void *arg, uint64_t task, uint32_t worker)
 
 void kern_attention_backward(struct kern *k, const struct attention *a, const struct attention_grad *g)
 {
-    POOL_SPAN(k->pool, "attention backward", a->rows, a->heads, a->head_dim);
     check(a);
     BUG_IF(a->first != 0 || a->lse == NULL);
     struct division d = { .k = k, .a = a, .g = g, .blocks = blocks_of(a->rows, ATTENTION_BLOCK) };
@@ -187,7 +188,6 @@ static void part_task(void *arg, uint64_t task, uint32_t worker)
 void kern_attention_backward_part(struct kern *k, const struct attention *a, const struct attention_grad *g,
                                   const struct attention_part *part)
 {
-    POOL_SPAN(k->pool, "attention backward", a->rows, a->heads, a->head_dim);
     check(a);
     BUG_IF(a->first != 0 || a->lse == NULL);
     BUG_IF(part->q_lo > part->q_hi || part->q_hi > a->rows || part->k_lo > part->k_hi || part->k_hi > a->rows);

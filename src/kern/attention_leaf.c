@@ -37,8 +37,10 @@ struct panel {
 struct forward {
     const struct attention *a;
     uint64_t kv_head, group, dim;
-    float *k, *v;  /* block of keys */
-    float *scores; /* [BLOCK][PANEL] */
+    bool bf16;
+    uint64_t words;           /* numbers_in_word(bf16) */
+    float *k, *v;             /* block of keys; in pairs k is [key][d / 2], v [key / 2][d] */
+    float *scores, *operands; /* [BLOCK][PANEL]; weights as operands of the product with v: the same place for fp32 */
     struct panel panel[ATTENTION_COLUMNS / PANEL];
     uint64_t panels;
     struct ahead next_k, next_v; /* the next block of keys */
@@ -55,14 +57,15 @@ static void panel_start(const struct forward *f, struct panel *p, uint64_t colum
     uint64_t left = a->rows * f->group - column;
     p->columns = left < PANEL ? left : PANEL;
     p->vectors = (p->columns + 15) / 16;
-    const float *row[PANEL];
+    const struct matrix q = matrix_at(a, a->q, a->ldq, 0, 0, a->scale);
+    uint64_t element[PANEL];
     for (uint64_t c = 0; c < PANEL; c++) {
         uint64_t at = column + (c < p->columns ? c : p->columns - 1);
         p->position[c] = (int32_t)(a->first + at / f->group);
-        row[c] = c < p->columns ? (const float *)a->q + at / f->group * a->ldq + column_head(f, at) * f->dim : NULL;
+        element[c] = c < p->columns ? at / f->group * a->ldq + column_head(f, at) * f->dim : NO_ROW;
     }
     for (uint64_t v = 0; v < p->vectors; v++) {
-        pack_sixteen(p->q + v * 16, PANEL, row + v * 16, f->dim, a->scale);
+        pack_words(p->q + v * 16, PANEL, &q, element + v * 16, f->dim);
         v16_store(p->max + v * 16, v16_set1(-__builtin_inff()));
         v16_store(p->sum + v * 16, v16_zero());
     }
@@ -110,44 +113,71 @@ static struct v16 lane_sum(const float *p, uint64_t keys)
     return lane[0];
 }
 
-/* Scores to weights for vector v of a panel; `key` is the first key of the block. */
+/* Scores of 16 columns become weights; bf16: of scores times `scale`, and operands are rounded. */
+V16_INLINE void weigh(float *s, float *operands, uint64_t keys, struct v16 most, struct v16 scale, const bool bf16)
+{
+    const uint64_t pair = numbers_in_word(bf16);
+    for (uint64_t k = 0; k < keys; k += pair) {
+        struct v16 weight[2];
+        UNROLL(2)
+        for (uint64_t e = 0; e < pair; e++) {
+            struct v16 score = v16_load(s + (k + e) * PANEL);
+            weight[e] = v16_exp_low(v16_sub(bf16 ? v16_mul(score, scale) : score, most));
+            v16_store(s + (k + e) * PANEL, weight[e]);
+        }
+        if (bf16) {
+            v16_store(operands + k / pair * PANEL, pair == 2 ? v16_pair(weight[0], weight[1]) : v16_round_bf16(weight[0]));
+        }
+    }
+}
+
+/* Scores to weights for vector v of a panel; `key` is the first key of the block. The largest of scaled scores is the
+ * largest score, scaled. */
 static void panel_softmax(const struct forward *f, struct panel *p, uint64_t v, uint64_t key, uint64_t keys)
 {
-    float *s = f->scores + v * 16;
+    float *s = f->scores + v * 16, *operands = f->operands + v * 16;
     struct v16i seen = v16i_sub(v16i_load(p->position + v * 16), v16i_set1((int32_t)key));
     bool masked = (uint64_t)p->position[v * 16] < key + keys - 1;
-    struct v16 before = v16_load(p->max + v * 16);
-    struct v16 now = v16_max(before, mask_and_max(s, keys, v16i_to_float(seen), masked));
+    struct v16 before = v16_load(p->max + v * 16), scale = v16_set1(f->a->scale);
+    struct v16 most = mask_and_max(s, keys, v16i_to_float(seen), masked);
+    struct v16 now = v16_max(before, f->bf16 ? v16_mul(most, scale) : most);
     struct v16 alpha = v16_exp_low(v16_sub(before, now));
-    for (uint64_t k = 0; k < keys; k++) {
-        v16_store(s + k * PANEL, v16_exp_low(v16_sub(v16_load(s + k * PANEL), now)));
+    if (f->bf16) {
+        weigh(s, operands, keys, now, scale, true);
+    } else {
+        weigh(s, operands, keys, now, scale, false);
     }
     v16_store(p->sum + v * 16, v16_fma(v16_load(p->sum + v * 16), alpha, lane_sum(s, keys)));
     v16_store(p->max + v * 16, now);
     v16_store(p->alpha + v * 16, alpha);
 }
 
-/* Keys of [key, key + keys) that the last column of the first `vectors` vectors sees; no column of them sees more. */
-static uint64_t keys_seen(const struct panel *p, uint64_t vectors, uint64_t key, uint64_t keys)
+/* Keys of [key, key + keys) that the last column of the first `vectors` vectors sees; no column of them sees more. Of bf16
+ * an even number: of the one too many the weight is 0. */
+static uint64_t keys_seen(const struct forward *f, const struct panel *p, uint64_t vectors, uint64_t key, uint64_t keys)
 {
     uint64_t columns = vectors * 16 < p->columns ? vectors * 16 : p->columns;
     uint64_t last = (uint64_t)p->position[columns - 1];
-    return last < key ? 0 : last + 1 - key < keys ? last + 1 - key : keys;
+    uint64_t seen = last < key ? 0 : last + 1 - key < keys ? last + 1 - key : keys;
+    return f->bf16 ? round_up(seen, 2) : seen;
 }
 
 /* One block of keys for one panel. The second vector's columns may see keys that the first one's do not. */
 static void panel_block(const struct forward *f, struct panel *p, uint64_t key, uint64_t keys)
 {
-    uint64_t row = block_row(f->dim), share = (GROUP + f->panels - 1) / f->panels;
+    uint64_t row = block_row(f->dim), k_row = block_row(f->dim / f->words), share = (GROUP + f->panels - 1) / f->panels;
     uint64_t fetch = (uint64_t)(p - f->panel) * (BLOCK / GROUP) * share;
-    uint64_t both = keys_seen(p, 1, key, keys), all = keys_seen(p, p->vectors, key, keys);
-    for (uint64_t i = 0; i < all; i += GROUP, fetch += share) {
-        fetch_ahead(&f->next_k, fetch, share, f->dim);
-        fetch_ahead(&f->next_v, fetch, share, f->dim);
+    uint64_t both = keys_seen(f, p, 1, key, keys), all = keys_seen(f, p, p->vectors, key, keys);
+    for (uint64_t i = 0, n; i < all; i += n) {
+        n = rows_at_once(round_up((i < both ? both : all) - i, GROUP));
+        fetch_ahead(&f->next_k, fetch, share * n / GROUP);
+        fetch_ahead(&f->next_v, fetch, share * n / GROUP);
+        fetch += share * n / GROUP;
         uint64_t skip = i < both ? 0 : 16;
-        struct product s = { .a = f->k + i * row, .a_row = row, .b = p->q + skip, .b_k = PANEL,
-                             .c = f->scores + i * PANEL + skip, .c_row = PANEL, .k = f->dim };
-        group_rows(&s, p->vectors * 16 - skip, START_ZERO);
+        struct product s = { .a = f->k + i * k_row, .a_row = k_row, .b = p->q + skip, .b_k = PANEL,
+                             .c = f->scores + i * PANEL + skip, .c_row = PANEL, .k = f->dim / f->words,
+                             .pairs = f->words == 2 };
+        product_rows(&s, n, p->vectors * 16 - skip, START_ZERO);
     }
     if (both > 0) {
         panel_softmax(f, p, 0, key, both);
@@ -155,20 +185,18 @@ static void panel_block(const struct forward *f, struct panel *p, uint64_t key, 
     if (p->vectors > 1 && all > 0) {
         panel_softmax(f, p, 1, key, all);
     }
-    for (uint64_t i = 0; i < f->dim && all > 0; i += GROUP) {
-        struct product o = { .a = f->v + i, .a_k = row, .b = f->scores, .b_k = PANEL, .c = p->o + i * PANEL,
-                             .c_row = PANEL, .k = both, .factor = p->alpha };
-        if (both > 0) {
-            group_columns(&o, p->vectors * 16, START_SCALED);
-        }
-        if (all > both) {
-            o.a += both * row;
-            o.b += both * PANEL + 16;
-            o.c += 16;
-            o.k = all - both;
-            o.factor += 16;
-            group_columns(&o, 16, both > 0 ? START_C : START_SCALED);
-        }
+    struct product o = { .a = f->v, .a_k = row, .b = f->operands, .b_k = PANEL, .c = p->o, .c_row = PANEL,
+                         .k = both / f->words, .factor = p->alpha, .pairs = f->words == 2 };
+    if (both > 0) {
+        product_columns(&o, f->dim, p->vectors * 16, START_SCALED);
+    }
+    if (all > both) {
+        o.a += o.k * row;
+        o.b += o.k * PANEL + 16;
+        o.c += 16;
+        o.k = (all - both) / f->words;
+        o.factor += 16;
+        product_columns(&o, f->dim, 16, both > 0 ? START_C : START_SCALED);
     }
 }
 
@@ -181,7 +209,7 @@ static void panel_finish(const struct forward *f, struct panel *p, uint64_t colu
         v16_store(lse, v16_add(v16_load(p->max + v * 16), v16_log(sum)));
         uint64_t count = p->columns - v * 16 < 16 ? p->columns - v * 16 : 16;
         for (uint64_t d = 0; d < f->dim; d += 16) {
-            uint32_t n = f->dim - d < 16 ? (uint32_t)(f->dim - d) : 16u;
+            uint32_t n = vector_part(d, f->dim);
             struct v16 r[16];
             for (uint32_t e = 0; e < 16; e++) {
                 r[e] = e < n ? v16_fma(v16_load(p->o + (d + e) * PANEL + v * 16), inverse, v16_zero()) : v16_zero();
@@ -189,7 +217,7 @@ static void panel_finish(const struct forward *f, struct panel *p, uint64_t colu
             v16_transpose(r);
             for (uint64_t c = 0; c < count; c++) {
                 uint64_t at = column + v * 16 + c;
-                v16_store_n((float *)a->o + at / f->group * a->ldo + column_head(f, at) * f->dim + d, r[c], n);
+                store_numbers(a->o, a->type, at / f->group * a->ldo + column_head(f, at) * f->dim + d, r[c], n);
             }
         }
         for (uint64_t c = 0; a->lse != NULL && c < count; c++) {
@@ -204,8 +232,8 @@ static void forward_ahead(struct forward *f, uint64_t key, uint64_t keys_all)
 {
     const struct attention *a = f->a;
     uint64_t rows = keys_all - key < BLOCK ? keys_all - key : BLOCK, at = key * a->ldk + f->kv_head * f->dim;
-    f->next_k = (struct ahead){ (const float *)a->k + at, a->ldk, rows };
-    f->next_v = (struct ahead){ (const float *)a->v + at, a->ldk, rows };
+    f->next_k = ahead_of(num_at(a->k, a->type, at), a->type, a->ldk, rows, f->dim);
+    f->next_v = ahead_of(num_at(a->v, a->type, at), a->type, a->ldk, rows, f->dim);
 }
 
 static void forward_panels(struct forward *f, float *scratch, uint64_t column, uint64_t end)
@@ -215,6 +243,7 @@ static void forward_panels(struct forward *f, float *scratch, uint64_t column, u
     f->k = carve(&next, BLOCK * block_row(f->dim));
     f->v = carve(&next, BLOCK * block_row(f->dim));
     f->scores = carve(&next, BLOCK * PANEL);
+    f->operands = f->bf16 ? carve(&next, BLOCK * PANEL) : f->scores;
     for (uint64_t c = column; c < end; c += PANEL, f->panels++) {
         struct panel *p = &f->panel[f->panels];
         p->q = carve(&next, f->dim * PANEL);
@@ -228,9 +257,11 @@ static void forward_panels(struct forward *f, float *scratch, uint64_t column, u
     BUG_IF(next > scratch + ATTENTION_SCRATCH_FLOATS);
     uint64_t keys_all = a->first + (end - 1) / f->group + 1;
     for (uint64_t key = 0; key < keys_all; key += BLOCK) {
-        uint64_t keys = keys_all - key < BLOCK ? keys_all - key : BLOCK, at = key * a->ldk + f->kv_head * f->dim;
-        copy_block(f->k, (const float *)a->k + at, a->ldk, keys, f->dim, 1.0f);
-        copy_block(f->v, (const float *)a->v + at, a->ldk, keys, f->dim, 1.0f);
+        uint64_t keys = keys_all - key < BLOCK ? keys_all - key : BLOCK, column_of = f->kv_head * f->dim;
+        const struct matrix k = matrix_at(a, a->k, a->ldk, key, column_of, 1.0f);
+        const struct matrix v = matrix_at(a, a->v, a->ldk, key, column_of, 1.0f);
+        copy_along(f->k, &k, keys, f->dim);
+        copy_across(f->v, &v, keys, f->dim);
         forward_ahead(f, key + keys, keys_all);
         for (uint64_t p = 0; p < f->panels; p++) {
             panel_block(f, &f->panel[p], key, keys);
@@ -246,7 +277,7 @@ static void forward_panels(struct forward *f, float *scratch, uint64_t column, u
 #define FEW 8u /* columns up to which this way is faster */
 
 struct few {
-    float *q, *o;       /* [dim], [dim up to a multiple of 16] */
+    float *q, *o;        /* [dim up to a multiple of 16] */
     struct v16 max, sum; /* the same in all lanes */
     uint64_t position;
 };
@@ -268,14 +299,14 @@ static void few_scores(const float *q, uint64_t dim, const float *keys_by_d, flo
     v16_store(s + 48, d);
 }
 
-/* Scores to weights, 0 for keys that are not seen; returns alpha. */
-static struct v16 few_softmax(struct few *x, float *s, uint64_t keys)
+/* Scores to weights, as operands of the product with v, 0 for keys that are not seen; returns alpha. */
+static struct v16 few_softmax(const struct forward *f, struct few *x, float *s, uint64_t keys)
 {
-    const struct v16 lowest = v16_set1(-__builtin_inff());
+    const struct v16 lowest = v16_set1(-__builtin_inff()), scale = v16_set1(f->bf16 ? f->a->scale : 1.0f);
     struct v16 most = lowest, lane = v16_zero();
     for (uint64_t n = 0; n < BLOCK; n += 16) {
         struct m16 seen = m16_first(keys > n ? (uint32_t)(keys - n) : 0u);
-        struct v16 score = v16_select(seen, v16_load(s + n), lowest);
+        struct v16 score = v16_select(seen, v16_mul(v16_load(s + n), scale), lowest);
         v16_store(s + n, score);
         most = v16_max(most, score);
     }
@@ -283,7 +314,7 @@ static struct v16 few_softmax(struct few *x, float *s, uint64_t keys)
     struct v16 alpha = v16_exp_low(v16_sub(x->max, now));
     for (uint64_t n = 0; n < BLOCK; n += 16) {
         struct v16 weight = v16_exp_low(v16_sub(v16_load(s + n), now));
-        v16_store(s + n, weight);
+        v16_store(s + n, f->bf16 ? v16_round_bf16(weight) : weight);
         lane = v16_add(lane, weight);
     }
     x->sum = v16_fma(x->sum, alpha, v16_set1(v16_sum(lane)));
@@ -291,63 +322,74 @@ static struct v16 few_softmax(struct few *x, float *s, uint64_t keys)
     return alpha;
 }
 
-/* `vectors` of o, at most 4, so that their chains run side by side; the last one may have fewer than 16 elements. */
-V16_INLINE void few_output_part(float *o, const float *v, uint64_t ldk, const float *p, uint64_t keys,
+/* `vectors` of o from element d, at most 4, so that their chains run side by side; the last one may have fewer than 16
+ * elements. The block of keys starts at v. */
+V16_INLINE void few_output_part(float *o, const struct matrix *v, uint64_t d, const float *p, uint64_t keys,
                                 const uint32_t vectors, uint32_t last, struct v16 alpha)
 {
     struct v16 acc[4];
     UNROLL(4)
     for (uint32_t e = 0; e < vectors; e++) {
-        acc[e] = v16_mul(v16_load(o + e * 16), alpha);
+        acc[e] = v16_mul(v16_load(o + d + e * 16), alpha);
     }
-    for (uint64_t k = 0; k < keys; k++, v += ldk) {
+    for (uint64_t k = 0; k < keys; k++) {
         struct v16 x = v16_set1(p[k]);
         UNROLL(4)
         for (uint32_t e = 0; e < vectors; e++) {
-            acc[e] = v16_fma(x, e + 1 < vectors ? v16_load(v + e * 16) : v16_load_n(v + e * 16, last), acc[e]);
+            acc[e] = v16_fma(x, matrix_load(v, k, d + e * 16, e + 1 < vectors ? 16 : last), acc[e]);
         }
     }
     UNROLL(4)
     for (uint32_t e = 0; e < vectors; e++) {
-        v16_store(o + e * 16, acc[e]);
+        v16_store(o + d + e * 16, acc[e]);
     }
 }
 
-static void few_output(const struct forward *f, const struct few *x, const float *v, const float *p, uint64_t keys,
-                       struct v16 alpha)
+V16_INLINE void few_output_of(const struct forward *f, const struct few *x, const void *v, const float *p, uint64_t keys,
+                              struct v16 alpha, const enum num type)
 {
+    const struct matrix m = { v, type, f->a->ldk, type == NUM_BF16, 1.0f };
     uint64_t d = 0;
     for (; d + 64 <= f->dim; d += 64) {
-        few_output_part(x->o + d, v + d, f->a->ldk, p, keys, 4, 16, alpha);
+        few_output_part(x->o, &m, d, p, keys, 4, 16, alpha);
     }
     for (; d < f->dim; d += 16) {
-        uint32_t last = f->dim - d < 16 ? (uint32_t)(f->dim - d) : 16u;
-        few_output_part(x->o + d, v + d, f->a->ldk, p, keys, 1, last, alpha);
+        few_output_part(x->o, &m, d, p, keys, 1, vector_part(d, f->dim), alpha);
+    }
+}
+
+static void few_output(const struct forward *f, const struct few *x, uint64_t key, const float *p, uint64_t keys,
+                       struct v16 alpha)
+{
+    const void *v = num_at(f->a->v, f->a->type, key * f->a->ldk + f->kv_head * f->dim);
+    if (f->bf16) {
+        few_output_of(f, x, v, p, keys, alpha, NUM_BF16);
+    } else {
+        few_output_of(f, x, v, p, keys, alpha, NUM_F32);
     }
 }
 
 /* Keys [key, key + keys) as [dim][BLOCK]; the rows of the next block are asked for meanwhile. */
 static void few_keys(const struct forward *f, uint64_t key, uint64_t keys, float *keys_by_d)
 {
-    const float *k = (const float *)f->a->k + key * f->a->ldk + f->kv_head * f->dim;
+    const struct matrix k = matrix_at(f->a, f->a->k, f->a->ldk, key, f->kv_head * f->dim, 1.0f);
     for (uint64_t n = 0; n < BLOCK; n += 16) {
-        const float *row[16];
+        uint64_t element[16];
         for (uint64_t c = 0; c < 16; c++) {
-            row[c] = n + c < keys ? k + (n + c) * f->a->ldk : NULL;
+            element[c] = n + c < keys ? (n + c) * k.ld : NO_ROW;
         }
-        fetch_ahead(&f->next_k, n, 16, f->dim);
-        fetch_ahead(&f->next_v, n, 16, f->dim);
-        pack_sixteen(keys_by_d + n, BLOCK, row, f->dim, 1.0f);
+        fetch_ahead(&f->next_k, n, 16);
+        fetch_ahead(&f->next_v, n, 16);
+        pack_plain(keys_by_d + n, BLOCK, &k, element, f->dim);
     }
 }
 
 static void few_start(const struct forward *f, struct few *x, uint64_t column)
 {
-    const float *q = (const float *)f->a->q + column / f->group * f->a->ldq + column_head(f, column) * f->dim;
-    for (uint64_t d = 0; d < f->dim; d++) {
-        x->q[d] = q[d] * f->a->scale;
-    }
+    const struct matrix q = matrix_at(f->a, f->a->q, f->a->ldq, column / f->group, column_head(f, column) * f->dim,
+                                      f->a->scale);
     for (uint64_t d = 0; d < f->dim; d += 16) {
+        v16_store(x->q + d, matrix_load(&q, 0, d, vector_part(d, f->dim)));
         v16_store(x->o + d, v16_zero());
     }
     x->max = v16_set1(-__builtin_inff());
@@ -358,11 +400,12 @@ static void few_start(const struct forward *f, struct few *x, uint64_t column)
 static void few_finish(const struct forward *f, const struct few *x, uint64_t column)
 {
     const struct attention *a = f->a;
-    float *o = (float *)a->o + column / f->group * a->ldo + column_head(f, column) * f->dim, lse[16];
+    uint64_t at = column / f->group * a->ldo + column_head(f, column) * f->dim;
+    float lse[16];
     struct v16 inverse = v16_div(v16_set1(1.0f), x->sum);
     for (uint64_t d = 0; d < f->dim; d += 16) {
-        uint32_t n = f->dim - d < 16 ? (uint32_t)(f->dim - d) : 16u;
-        v16_store_n(o + d, v16_fma(v16_load(x->o + d), inverse, v16_zero()), n);
+        struct v16 o = v16_fma(v16_load(x->o + d), inverse, v16_zero());
+        store_numbers(a->o, a->type, at + d, o, vector_part(d, f->dim));
     }
     v16_store(lse, v16_add(x->max, v16_log(x->sum)));
     if (a->lse != NULL) {
@@ -384,15 +427,14 @@ static void forward_few(struct forward *f, float *scratch, uint64_t column, uint
         uint64_t keys = keys_all - key < BLOCK ? keys_all - key : BLOCK;
         forward_ahead(f, key + keys, keys_all);
         few_keys(f, key, keys, keys_by_d);
-        const float *v = (const float *)f->a->v + key * f->a->ldk + f->kv_head * f->dim;
         for (uint64_t c = 0; c < end - column; c++) {
             if (few[c].position < key) {
                 continue;
             }
             uint64_t seen = few[c].position + 1 - key < keys ? few[c].position + 1 - key : keys;
             few_scores(few[c].q, f->dim, keys_by_d, s);
-            struct v16 alpha = few_softmax(&few[c], s, seen);
-            few_output(f, &few[c], v, s, seen, alpha);
+            struct v16 alpha = few_softmax(f, &few[c], s, seen);
+            few_output(f, &few[c], key, s, seen, alpha);
         }
     }
     for (uint64_t c = column; c < end; c++) {
@@ -403,7 +445,8 @@ static void forward_few(struct forward *f, float *scratch, uint64_t column, uint
 static void forward(const struct attention_task *t)
 {
     const struct attention *a = t->a;
-    struct forward f = { .a = a, .kv_head = t->kv_head, .group = a->heads / a->kv_heads, .dim = a->head_dim };
+    struct forward f = { .a = a, .kv_head = t->kv_head, .group = a->heads / a->kv_heads, .dim = a->head_dim,
+                         .bf16 = a->type == NUM_BF16, .words = numbers_in_word(a->type == NUM_BF16) };
     uint64_t columns = a->rows * f.group, column = t->block * ATTENTION_COLUMNS;
     uint64_t end = columns - column < ATTENTION_COLUMNS ? columns : column + ATTENTION_COLUMNS;
     if (end - column <= FEW) {

@@ -1,12 +1,17 @@
 /* Private to the attention leaves: products of packed blocks and the packing. Included by files compiled once per
  * instruction set. Every product here is a chain of fused multiply-adds over k ascending.
  *
+ * Scratch holds operands in one of two ways. Plain: fp32 numbers, those of bf16 widened. Pairs: bf16 numbers k and k + 1 of
+ * a chain in one word (kern/simd_pairs.h), so that a chain of n takes n / 2 steps; n is even, with zeros at the end where it must
+ * be. Pairs are for sets that have their dot product, and for the scalar one, which defines it.
+ *
  * Panels are [k][PANEL] floats. Rows of blocks have an odd number of cache lines so that equal columns of different
  * rows do not meet in one cache set. */
 #ifndef KERN_ATTENTION_TILE_H
 #define KERN_ATTENTION_TILE_H
 
 #include "kern/attention_leaf.h"
+#include "kern/simd_pairs.h"
 #include "kern/vmath.h"
 
 #define PRAGMA_(text) _Pragma(#text)
@@ -22,18 +27,35 @@
 #define PANEL 32u /* columns of a packed panel */
 #define GROUP ATTENTION_GROUP
 
-/* The register tile: TILE_ROWS x TILE_VECTORS accumulators, one broadcast and TILE_VECTORS of b. */
-#if KERN_AVX512
+/* The register tile: TILE_ROWS x TILE_VECTORS accumulators, one broadcast and TILE_VECTORS of b. What full tiles leave of a
+ * multiple of GROUP rows is cut into tiles of TILE_REST rows. */
+#if KERN_ISA >= 2
 #define TILE_ROWS 8u
+#define TILE_REST 8u
 #define TILE_VECTORS 2u
+#elif KERN_ISA == 1
+#define TILE_ROWS 6u
+#define TILE_REST 4u
+#define TILE_VECTORS 1u
 #else
 #define TILE_ROWS 4u
+#define TILE_REST 4u
 #define TILE_VECTORS 1u
 #endif
+#define STRIP (TILE_VECTORS * 16) /* columns of a tile */
+#define ROWS_AT_ONCE 24u          /* of full tiles and of GROUP a multiple */
+
+#define HAS_PAIRS (KERN_ISA == 0 || KERN_ISA == 3)
+
+/* Numbers of a chain that one word of scratch holds. */
+static inline uint64_t numbers_in_word(bool bf16)
+{
+    return HAS_PAIRS && bf16 ? 2 : 1;
+}
 
 /* ---- products ---- */
 
-/* C[i][j] = start + chain over k ascending of a[i * a_row + k * a_k] * b[k * b_k + j]. */
+/* C[i][j] = start + chain over k ascending of a[i * a_row + k * a_k] * b[k * b_k + j]; distances and k in words. */
 struct product {
     const float *a;
     uint64_t a_row, a_k;
@@ -43,6 +65,7 @@ struct product {
     uint64_t c_row;
     uint64_t k;
     const float *factor; /* [columns], for START_SCALED */
+    bool pairs;
 };
 
 enum start {
@@ -51,12 +74,13 @@ enum start {
     START_SCALED, /* from C * factor */
 };
 
-V16_INLINE void tile(const struct product *p, uint64_t i, uint64_t j, const uint32_t vectors, const enum start start)
+V16_INLINE void tile(const struct product *p, uint64_t i, uint64_t j, const uint32_t rows, const uint32_t vectors,
+                     const enum start start, const bool pairs)
 {
     struct v16 acc[TILE_ROWS][2];
     float *c = p->c + i * p->c_row + j;
     UNROLL(8)
-    for (uint32_t r = 0; r < TILE_ROWS; r++) {
+    for (uint32_t r = 0; r < rows; r++) {
         UNROLL(2)
         for (uint32_t v = 0; v < vectors; v++) {
             acc[r][v] = start == START_ZERO ? v16_zero() : v16_load(c + r * p->c_row + v * 16);
@@ -73,16 +97,16 @@ V16_INLINE void tile(const struct product *p, uint64_t i, uint64_t j, const uint
             row[v] = v16_load(b + v * 16);
         }
         UNROLL(8)
-        for (uint32_t r = 0; r < TILE_ROWS; r++) {
+        for (uint32_t r = 0; r < rows; r++) {
             struct v16 x = v16_set1(a[r * p->a_row]);
             UNROLL(2)
             for (uint32_t v = 0; v < vectors; v++) {
-                acc[r][v] = v16_fma(x, row[v], acc[r][v]);
+                acc[r][v] = pairs ? v16_dot(x, row[v], acc[r][v]) : v16_fma(x, row[v], acc[r][v]);
             }
         }
     }
     UNROLL(8)
-    for (uint32_t r = 0; r < TILE_ROWS; r++) {
+    for (uint32_t r = 0; r < rows; r++) {
         UNROLL(2)
         for (uint32_t v = 0; v < vectors; v++) {
             v16_store(c + r * p->c_row + v * 16, acc[r][v]);
@@ -90,44 +114,66 @@ V16_INLINE void tile(const struct product *p, uint64_t i, uint64_t j, const uint
     }
 }
 
-/* GROUP rows of C from row 0, `columns` (a multiple of 16) columns. */
-V16_INLINE void group_any(const struct product *p, uint64_t columns, const enum start start)
+V16_INLINE void tiles(const struct product *p, uint64_t i, uint64_t columns, const uint32_t rows, const enum start start,
+                      const bool pairs)
 {
-    for (uint64_t i = 0; i < GROUP; i += TILE_ROWS) {
-        uint64_t j = 0;
-        for (; j + TILE_VECTORS * 16 <= columns; j += TILE_VECTORS * 16) {
-            tile(p, i, j, TILE_VECTORS, start);
-        }
-        for (; j < columns; j += 16) {
-            tile(p, i, j, 1, start);
-        }
+    uint64_t j = 0;
+    for (; j + STRIP <= columns; j += STRIP) {
+        tile(p, i, j, rows, TILE_VECTORS, start, pairs);
+    }
+    for (; j < columns; j += 16) {
+        tile(p, i, j, rows, 1, start, pairs);
     }
 }
 
-/* a is [row][k]: scores and dq. */
-static inline void group_rows(const struct product *given, uint64_t columns, enum start start)
+V16_INLINE void product_of(const struct product *p, uint64_t rows, uint64_t columns, const enum start start,
+                           const bool pairs)
+{
+    uint64_t i = 0;
+    for (; rows - i >= TILE_ROWS && rows - i != GROUP; i += TILE_ROWS) {
+        tiles(p, i, columns, TILE_ROWS, start, pairs);
+    }
+    for (; i < rows; i += TILE_REST) {
+        tiles(p, i, columns, TILE_REST, start, pairs);
+    }
+}
+
+V16_INLINE void product_any(const struct product *p, uint64_t rows, uint64_t columns, const enum start start)
+{
+    if (HAS_PAIRS && p->pairs) {
+        product_of(p, rows, columns, start, true);
+    } else {
+        product_of(p, rows, columns, start, false);
+    }
+}
+
+/* `rows` (a multiple of GROUP) rows of C and `columns` (of 16) columns; a is [row][k]: scores and dq. */
+static inline void product_rows(const struct product *given, uint64_t rows, uint64_t columns, enum start start)
 {
     struct product p = *given;
     p.a_k = 1;
     if (start == START_ZERO) {
-        group_any(&p, columns, START_ZERO);
+        product_any(&p, rows, columns, START_ZERO);
     } else {
-        group_any(&p, columns, START_C);
+        product_any(&p, rows, columns, START_C);
     }
 }
 
 /* a is [k][row]: outputs, dk and dv. */
-static inline void group_columns(const struct product *given, uint64_t columns, enum start start)
+static inline void product_columns(const struct product *given, uint64_t rows, uint64_t columns, enum start start)
 {
     struct product p = *given;
     p.a_row = 1;
     if (start == START_SCALED) {
-        group_any(&p, columns, START_SCALED);
-    } else if (start == START_C) {
-        group_any(&p, columns, START_C);
+        product_any(&p, rows, columns, START_SCALED);
     } else {
-        group_any(&p, columns, START_ZERO);
+        product_any(&p, rows, columns, START_C);
     }
+}
+
+static inline uint64_t rows_at_once(uint64_t left)
+{
+    return left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE;
 }
 
 /* ---- packing ---- */
@@ -143,77 +189,174 @@ static inline uint64_t block_row(uint64_t dim)
     return round_up(dim, PANEL) + 16;
 }
 
-/* dst[d * to + c] = row[c][d] * scale for 16 columns; NULL rows are zeros. */
-static inline void pack_sixteen(float *dst, uint64_t to, const float *const *row, uint64_t dim, float scale)
+/* Rows of numbers somewhere in memory and what they become in scratch: of bf16 numbers nothing else, of fp32 numbers their
+ * product with `scale`, for a problem of bf16 numbers (`bf16`; scale is 1) rounded to it. */
+struct matrix {
+    const void *p;
+    enum num type;
+    uint64_t ld;
+    bool bf16;
+    float scale;
+};
+
+/* From row `row` and column `column` of q, k or v on; scale is for fp32. */
+static inline struct matrix matrix_at(const struct attention *a, const void *p, uint64_t ld, uint64_t row,
+                                      uint64_t column, float scale)
+{
+    bool bf16 = a->type == NUM_BF16;
+    return (struct matrix){ num_at(p, a->type, row * ld + column), a->type, ld, bf16, bf16 ? 1.0f : scale };
+}
+
+/* Elements [d, d + n) of a row, n <= 16. */
+V16_INLINE struct v16 matrix_load(const struct matrix *m, uint64_t row, uint64_t d, uint32_t n)
+{
+    const void *p = num_at(m->p, m->type, row * m->ld + d);
+    if (m->type == NUM_BF16) {
+        return n == 16 ? v16_load_bf16(p) : v16_load_bf16_n(p, n);
+    }
+    struct v16 x = n == 16 ? v16_load(p) : v16_load_n(p, n);
+    return m->bf16 ? v16_round_bf16(x) : v16_mul(x, v16_set1(m->scale));
+}
+
+static inline uint32_t vector_part(uint64_t d, uint64_t dim)
+{
+    return dim <= d ? 0u : dim - d < 16 ? (uint32_t)(dim - d) : 16u;
+}
+
+#define NO_ROW UINT64_MAX
+
+V16_INLINE void pack_any(float *dst, uint64_t to, const struct matrix *m, const uint64_t *at, uint64_t dim,
+                         const bool pairs)
 {
     for (uint64_t d = 0; d < dim; d += 16) {
-        uint32_t n = dim - d < 16 ? (uint32_t)(dim - d) : 16u;
+        uint32_t n = vector_part(d, dim);
         struct v16 r[16];
         for (uint32_t c = 0; c < 16; c++) {
-            r[c] = row[c] == NULL ? v16_zero() : v16_mul(v16_load_n(row[c] + d, n), v16_set1(scale));
+            r[c] = at[c] == NO_ROW ? v16_zero() : matrix_load(m, 0, at[c] + d, n);
         }
         v16_transpose(r);
-        for (uint32_t e = 0; e < n; e++) {
-            v16_store(dst + (d + e) * to, r[e]);
+        for (uint32_t e = 0; e < n; e += pairs ? 2 : 1) {
+            if (pairs) {
+                v16_store(dst + (d + e) / 2 * to, v16_pair(r[e], r[e + 1]));
+            } else {
+                v16_store(dst + (d + e) * to, r[e]);
+            }
         }
     }
 }
 
-/* dst[r * block_row + d] = src[r * ld + d] * scale for `rows` rows; up to a multiple of PANEL columns the rest is
- * zeros. */
-static inline void copy_rows(float *dst, const float *src, uint64_t ld, uint64_t rows, uint64_t dim, float scale)
+/* dst[d * to + c] = element at[c] + d for 16 columns, of NO_ROW 0. */
+static inline void pack_plain(float *dst, uint64_t to, const struct matrix *m, const uint64_t *at, uint64_t dim)
 {
-    uint64_t to = block_row(dim), width = round_up(dim, PANEL);
-    struct v16 factor = v16_set1(scale);
-    for (uint64_t r = 0; r < rows; r++) {
-        uint64_t d = 0;
-        for (; d + 16 <= dim; d += 16) {
-            v16_store(dst + r * to + d, v16_mul(v16_load(src + r * ld + d), factor));
-        }
-        for (; d < width; d += 16) {
-            uint32_t n = d < dim ? (uint32_t)(dim - d) : 0u;
-            v16_store(dst + r * to + d, v16_mul(v16_load_n(src + r * ld + d, n), factor));
-        }
+    pack_any(dst, to, m, at, dim, false);
+}
+
+/* The same in words for chains along d: dst[d / words * to + c]. */
+static inline void pack_words(float *dst, uint64_t to, const struct matrix *m, const uint64_t *at, uint64_t dim)
+{
+    if (numbers_in_word(m->bf16) == 2) {
+        pack_any(dst, to, m, at, dim, true);
+    } else {
+        pack_any(dst, to, m, at, dim, false);
     }
 }
 
-/* As copy_rows, and rows of zeros up to a multiple of GROUP. */
-static inline void copy_block(float *dst, const float *src, uint64_t ld, uint64_t rows, uint64_t dim, float scale)
+static inline void zero_rows(float *dst, uint64_t from, uint64_t end, uint64_t to, uint64_t width)
 {
-    uint64_t to = block_row(dim), width = round_up(dim, PANEL);
-    copy_rows(dst, src, ld, rows, dim, scale);
-    for (uint64_t r = rows; r < round_up(rows, GROUP); r++) {
+    for (uint64_t r = from; r < end; r++) {
         for (uint64_t d = 0; d < width; d += 16) {
             v16_store(dst + r * to + d, v16_zero());
         }
     }
 }
 
-/* Rows of a matrix that will be copied next. Their distance is often a multiple of a power of two, so that they do
- * not stay in the second cache and nothing fetches them in time unless asked. */
-struct ahead {
-    const float *p;
-    uint64_t ld, rows;
-};
-
-static inline void fetch_ahead(const struct ahead *x, uint64_t first, uint64_t count, uint64_t dim)
+/* dst[r * block_row + d] = element d of row r for `rows` rows; up to a multiple of PANEL columns the rest is zeros. */
+static inline void copy_rows(float *dst, const struct matrix *m, uint64_t rows, uint64_t dim)
 {
-    uint64_t end = first + count < x->rows ? first + count : x->rows;
-    for (uint64_t r = first; r < end; r++) {
-        for (uint64_t d = 0; d < dim; d += 16) {
-            v16_prefetch(x->p + r * x->ld + d);
+    uint64_t to = block_row(dim), width = round_up(dim, PANEL);
+    for (uint64_t r = 0; r < rows; r++) {
+        for (uint64_t d = 0; d < width; d += 16) {
+            v16_store(dst + r * to + d, matrix_load(m, r, d, vector_part(d, dim)));
         }
     }
 }
 
-/* The inverse of copy_rows without scale. */
-static inline void store_block(const float *src, float *dst, uint64_t ld, uint64_t rows, uint64_t dim)
+/* A block of rows in words for chains along d: dst[r * block_row(dim / words) + d / words], and rows of zeros up to a
+ * multiple of GROUP. */
+static inline void copy_along(float *dst, const struct matrix *m, uint64_t rows, uint64_t dim)
+{
+    uint64_t words = numbers_in_word(m->bf16), to = block_row(dim / words);
+    if (words == 1) {
+        copy_rows(dst, m, rows, dim);
+    }
+    for (uint64_t r = 0; r < rows && words == 2; r++) {
+        for (uint64_t d = 0; d < dim; d += 16) {
+            v16_store_pairs(dst + r * to + d / 2, matrix_load(m, r, d, vector_part(d, dim)));
+        }
+    }
+    zero_rows(dst, rows, round_up(rows, GROUP), to, round_up(dim / words, 16));
+}
+
+/* The same for chains across rows: dst[r / words * block_row(dim) + d]; up to a multiple of PANEL columns the rest is zeros. */
+static inline void copy_across(float *dst, const struct matrix *m, uint64_t rows, uint64_t dim)
+{
+    uint64_t words = numbers_in_word(m->bf16), to = block_row(dim), width = round_up(dim, PANEL);
+    if (words == 1) {
+        copy_rows(dst, m, rows, dim);
+    }
+    for (uint64_t r = 0; r < rows && words == 2; r += 2) {
+        for (uint64_t d = 0; d < width; d += 16) {
+            uint32_t n = vector_part(d, dim);
+            struct v16 second = r + 1 < rows ? matrix_load(m, r + 1, d, n) : v16_zero();
+            v16_store(dst + r / 2 * to + d, v16_pair(matrix_load(m, r, d, n), second));
+        }
+    }
+    zero_rows(dst, round_up(rows, words) / words, round_up(rows, GROUP) / words, to, width);
+}
+
+/* Rows of a matrix that will be copied next. Their distance is often a multiple of a power of two, so that they do
+ * not stay in the second cache and nothing fetches them in time unless asked. */
+struct ahead {
+    const char *p;
+    uint64_t ld_bytes, row_bytes, rows;
+};
+
+static inline struct ahead ahead_of(const void *p, enum num type, uint64_t ld, uint64_t rows, uint64_t dim)
+{
+    return (struct ahead){ p, ld * num_bytes(type), dim * num_bytes(type), rows };
+}
+
+static inline void fetch_ahead(const struct ahead *x, uint64_t first, uint64_t count)
+{
+    uint64_t end = first + count < x->rows ? first + count : x->rows;
+    for (uint64_t r = first; r < end; r++) {
+        for (uint64_t i = 0; i < x->row_bytes; i += 64) {
+            v16_prefetch(x->p + r * x->ld_bytes + i);
+        }
+    }
+}
+
+/* The inverse of copy_rows, times `factor`. */
+static inline void store_block(const float *src, float *dst, uint64_t ld, uint64_t rows, uint64_t dim, float factor)
 {
     uint64_t from = block_row(dim);
+    struct v16 by = v16_set1(factor);
     for (uint64_t r = 0; r < rows; r++) {
         for (uint64_t d = 0; d < dim; d += 16) {
-            v16_store_n(dst + r * ld + d, v16_load(src + r * from + d), dim - d < 16 ? (uint32_t)(dim - d) : 16u);
+            v16_store_n(dst + r * ld + d, v16_mul(v16_load(src + r * from + d), by), vector_part(d, dim));
         }
+    }
+}
+
+V16_INLINE void store_numbers(void *p, enum num type, uint64_t i, struct v16 v, uint32_t n)
+{
+    void *at = num_at_mut(p, type, i);
+    if (type == NUM_F32) {
+        v16_store_n(at, v, n);
+    } else if (n < 16) {
+        v16_store_bf16_n(at, v, n);
+    } else {
+        v16_store_bf16(at, v);
     }
 }
 

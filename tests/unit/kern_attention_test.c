@@ -1,130 +1,4 @@
-#include "test.h"
-
-#include <math.h>
-
-#include "base/mem.h"
-#include "base/pool.h"
-#include "base/rng.h"
-#include "kern/kern_int.h"
-
-#define GUARD 12345.5f /* in every place no kernel may touch */
-
-struct shape {
-    uint64_t rows, heads, kv_heads, dim;
-};
-
-/* One attention problem with gaps between rows, its results, and guards around and between them. */
-struct problem {
-    struct shape s;
-    uint64_t ldq, ldk, ldo;
-    float *q, *k, *v, *d_o;                   /* inputs */
-    float *o, *lse, *dq, *dk, *dv, *row_dot; /* results */
-    float *memory;
-    uint64_t floats, results; /* results start at memory + floats - results */
-};
-
-static uint64_t widths(const struct shape *s, uint64_t *kv)
-{
-    *kv = s->kv_heads * s->dim;
-    return s->heads * s->dim;
-}
-
-static float *take(float **next, uint64_t n)
-{
-    float *at = *next + 5;
-    *next += n + 16;
-    return at;
-}
-
-static void lay_out(struct problem *p, float *base)
-{
-    const struct shape *s = &p->s;
-    float *next = base;
-    p->q = take(&next, s->rows * p->ldq);
-    p->d_o = take(&next, s->rows * p->ldo);
-    p->k = take(&next, s->rows * p->ldk);
-    p->v = take(&next, s->rows * p->ldk);
-    uint64_t inputs = (uint64_t)(next - base);
-    p->o = take(&next, s->rows * p->ldo);
-    p->dq = take(&next, s->rows * p->ldq);
-    p->dk = take(&next, s->rows * p->ldk);
-    p->dv = take(&next, s->rows * p->ldk);
-    p->lse = take(&next, s->rows * s->heads);
-    p->row_dot = take(&next, s->rows * s->heads);
-    p->floats = (uint64_t)(next - base);
-    p->results = p->floats - inputs;
-}
-
-static float uniform(uint64_t i)
-{
-    const uint32_t counter[4] = { (uint32_t)i, (uint32_t)(i >> 32), 0, 0 }, key[2] = { 11, 7 };
-    return (float)rng_philox(counter, key).word[0] * 0x1p-31f - 1.0f;
-}
-
-static void clear_results(struct problem *p)
-{
-    for (uint64_t i = p->floats - p->results; i < p->floats; i++) {
-        p->memory[i] = GUARD;
-    }
-}
-
-static void problem_init(struct problem *p, struct shape s)
-{
-    uint64_t kv, hd = widths(&s, &kv);
-    *p = (struct problem){ .s = s, .ldq = hd + 24, .ldk = 2 * kv + 8, .ldo = hd + 8 };
-    float none[1];
-    lay_out(p, none);
-    void *memory;
-    assert_ok(mem_alloc(&memory, p->floats, sizeof(float)));
-    p->memory = memory;
-    lay_out(p, p->memory);
-    for (uint64_t i = 0; i < p->floats - p->results; i++) {
-        p->memory[i] = uniform(i) * 2.0f;
-    }
-    clear_results(p);
-}
-
-static void problem_release(struct problem *p)
-{
-    free(p->memory);
-}
-
-static struct attention arguments(const struct problem *p)
-{
-    return (struct attention){ .heads = p->s.heads, .kv_heads = p->s.kv_heads, .head_dim = p->s.dim, .first = 0,
-                               .rows = p->s.rows, .scale = (float)(1.0 / sqrt((double)p->s.dim)), .q = p->q, .k = p->k,
-                               .v = p->v, .ldq = p->ldq, .ldk = p->ldk, .o = p->o, .ldo = p->ldo, .lse = p->lse };
-}
-
-/* An instance with the attention table only: the other modules are not linked into this test. */
-struct instance {
-    struct kern k;
-    uint64_t bytes;
-};
-
-static void instance_init(struct instance *n, enum isa isa, uint32_t threads)
-{
-    n->k = (struct kern){ .isa = isa, .attention = attention_leaves_of[isa] };
-    assert_ok(pool_new(&n->k.pool, threads));
-    n->bytes = attention_workspace_bytes(threads);
-    assert_ok(mem_big_alloc(&n->k.attention_workspace, n->bytes));
-    /* nothing may be read before it is written */
-    memset(n->k.attention_workspace, 0xff, n->bytes);
-}
-
-static void instance_release(struct instance *n)
-{
-    mem_big_free(n->k.attention_workspace, n->bytes);
-    pool_free(n->k.pool);
-}
-
-static void run(struct instance *n, struct problem *p)
-{
-    struct attention a = arguments(p);
-    const struct attention_grad g = { p->d_o, p->dq, p->dk, p->dv, p->row_dot };
-    kern_attention_forward(&n->k, &a);
-    kern_attention_backward(&n->k, &a, &g);
-}
+#include "attention_plain.h"
 
 /* ---- reference in double, row by row ---- */
 
@@ -247,8 +121,11 @@ static void check_guards(const struct problem *p)
 }
 
 static const struct shape shapes[] = {
-    { 1, 1, 1, 8 },   { 3, 2, 1, 16 },   { 17, 3, 3, 24 },  { 64, 2, 2, 64 },  { 65, 4, 2, 32 },
-    { 130, 3, 1, 64 }, { 200, 2, 2, 40 }, { 129, 8, 2, 16 }, { 97, 2, 1, 128 }, { 150, 6, 2, 8 }, { 70, 1, 1, 256 },
+    { 1, 1, 1, 8, NUM_F32 },     { 3, 2, 1, 16, NUM_F32 },   { 17, 3, 3, 24, NUM_F32 },  { 64, 2, 2, 64, NUM_F32 },
+    { 65, 4, 2, 32, NUM_F32 },   { 130, 3, 1, 64, NUM_F32 }, { 200, 2, 2, 40, NUM_F32 }, { 129, 8, 2, 16, NUM_F32 },
+    { 97, 2, 1, 128, NUM_F32 },  { 150, 6, 2, 8, NUM_F32 },  { 70, 1, 1, 256, NUM_F32 }, { 1, 2, 2, 8, NUM_BF16 },
+    { 17, 3, 3, 24, NUM_BF16 },  { 64, 2, 2, 64, NUM_BF16 }, { 65, 4, 2, 32, NUM_BF16 }, { 131, 3, 1, 64, NUM_BF16 },
+    { 129, 8, 2, 16, NUM_BF16 }, { 97, 2, 1, 128, NUM_BF16 }, { 70, 1, 1, 256, NUM_BF16 },
 };
 #define SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 
@@ -266,7 +143,7 @@ static void results_match_double_precision(void **state)
     (void)state;
     struct instance n;
     instance_init(&n, best_isa(), 2);
-    for (uint64_t i = 0; i < SHAPES; i++) {
+    for (uint64_t i = 0; i < SHAPES && shapes[i].type == NUM_F32; i++) {
         struct problem p;
         problem_init(&p, shapes[i]);
         run(&n, &p);
@@ -278,30 +155,41 @@ static void results_match_double_precision(void **state)
 }
 
 /* All result memory is compared, so guards must agree as well. */
-static void bits_do_not_depend_on_instruction_set_or_threads(void **state)
+static void check_against_plain(struct shape shape, enum data data)
+{
+    struct problem want, got;
+    problem_init_with(&want, shape, data);
+    problem_init_with(&got, shape, data);
+    plain_attention(&want);
+    plain_nans(&want);
+    for (int isa = 0; isa < ISA_COUNT; isa++) {
+        for (uint32_t threads = 1; threads <= 3 && kern_isa_supported((enum isa)isa); threads++) {
+            struct instance n;
+            instance_init(&n, (enum isa)isa, threads);
+            clear_results(&got);
+            run(&n, &got);
+            instance_release(&n);
+            plain_nans(&got);
+            if (memcmp(want.memory, got.memory, want.floats * sizeof(float)) != 0) {
+                fail_msg("%s, %s, %u threads, T %lu H %lu G %lu D %lu, %s: other bits than the definition",
+                         shape.type == NUM_BF16 ? "bf16" : "fp32", kern_isa_name((enum isa)isa), threads, shape.rows,
+                         shape.heads, shape.kv_heads, shape.dim, data_names[data]);
+            }
+        }
+    }
+    problem_release(&want);
+    problem_release(&got);
+}
+
+static void every_instruction_set_has_the_bits_of_the_definition(void **state)
 {
     (void)state;
     for (uint64_t i = 0; i < SHAPES; i++) {
-        struct problem want, got;
-        problem_init(&want, shapes[i]);
-        problem_init(&got, shapes[i]);
-        struct instance n;
-        instance_init(&n, ISA_SCALAR, 1);
-        run(&n, &want);
-        instance_release(&n);
-        for (int isa = 0; isa < ISA_COUNT; isa++) {
-            for (uint32_t threads = 1; threads <= 3 && kern_isa_supported((enum isa)isa); threads++) {
-                instance_init(&n, (enum isa)isa, threads);
-                clear_results(&got);
-                run(&n, &got);
-                instance_release(&n);
-                if (memcmp(want.memory, got.memory, want.floats * sizeof(float)) != 0) {
-                    fail_msg("shape %lu isa %d threads %u: other bits than scalar with one thread", i, isa, threads);
-                }
-            }
-        }
-        problem_release(&want);
-        problem_release(&got);
+        check_against_plain(shapes[i], PLAIN);
+    }
+    for (uint32_t data = TINY; data < DATA_COUNT; data++) {
+        check_against_plain((struct shape){ 83, 4, 2, 24, NUM_F32 }, (enum data)data);
+        check_against_plain((struct shape){ 83, 4, 2, 24, NUM_BF16 }, (enum data)data);
     }
 }
 
@@ -367,7 +255,7 @@ static void the_future_changes_nothing(void **state)
     struct instance n;
     instance_init(&n, best_isa(), 2);
     static const uint64_t keeps[] = { 1, 63, 64, 70, 128 };
-    const struct shape s = { 150, 4, 2, 32 };
+    const struct shape s = { 150, 4, 2, 32, NUM_F32 };
     struct problem want, got;
     problem_init(&want, s);
     problem_init(&got, s);
@@ -407,8 +295,8 @@ static void keys_after_the_last_query_are_not_read(void **state)
     struct instance n;
     instance_init(&n, best_isa(), 1);
     struct problem want, got;
-    problem_init(&want, (struct shape){ 130, 2, 1, 16 });
-    problem_init(&got, (struct shape){ 130, 2, 1, 16 });
+    problem_init(&want, (struct shape){ 130, 2, 1, 16, NUM_F32 });
+    problem_init(&got, (struct shape){ 130, 2, 1, 16, NUM_F32 });
     run(&n, &want);
     for (uint64_t t = 75; t < 130; t++) {
         for (uint64_t e = 0; e < 16; e++) {
@@ -429,7 +317,7 @@ static void scaling_the_output_gradient_by_two_scales_all_gradients(void **state
     struct instance n;
     instance_init(&n, best_isa(), 1);
     struct problem one, two;
-    const struct shape s = { 100, 2, 2, 16 };
+    const struct shape s = { 100, 2, 2, 16, NUM_F32 };
     problem_init(&one, s);
     problem_init(&two, s);
     for (uint64_t e = 0; e < s.rows * two.ldo; e++) {
@@ -452,37 +340,12 @@ static void scaling_the_output_gradient_by_two_scales_all_gradients(void **state
 /* ---- parts of the backward pass ---- */
 
 static const struct shape part_shapes[] = {
-    { 1, 2, 1, 8 },    { 7, 2, 2, 16 },  { 64, 2, 1, 64 }, { 65, 4, 2, 32 },
-    { 130, 2, 2, 40 }, { 130, 6, 2, 8 }, { 300, 3, 1, 32 }, { 300, 1, 1, 128 },
+    { 1, 2, 1, 8, NUM_F32 },     { 7, 2, 2, 16, NUM_F32 },    { 64, 2, 1, 64, NUM_F32 }, { 65, 4, 2, 32, NUM_F32 },
+    { 130, 2, 2, 40, NUM_F32 },  { 130, 6, 2, 8, NUM_F32 },   { 300, 3, 1, 32, NUM_F32 }, { 300, 1, 1, 128, NUM_F32 },
+    { 7, 2, 2, 16, NUM_BF16 },   { 64, 2, 1, 64, NUM_BF16 },  { 65, 4, 2, 32, NUM_BF16 }, { 131, 2, 2, 40, NUM_BF16 },
+    { 130, 6, 2, 8, NUM_BF16 },  { 201, 3, 1, 32, NUM_BF16 },
 };
 #define PART_SHAPES (sizeof(part_shapes) / sizeof(part_shapes[0]))
-
-/* Data that show the extent of every sum, which plain numbers hide since what is not seen enters as zeros. Tiny:
- * products that vanish leave chains at -0, and a zero more or less at their end turns some of them to +0. Infinite: a
- * query with infinities makes NaN of the dk and dv of later keys that have it in their chains. */
-enum data { PLAIN, TINY, INFINITE, DATA_COUNT };
-static const char *const data_names[] = { "plain", "tiny", "infinite" };
-
-static void multiply(float *x, uint64_t n, float factor)
-{
-    for (uint64_t i = 0; i < n; i++) {
-        x[i] *= factor;
-    }
-}
-
-static void part_problem(struct problem *p, struct shape s, enum data data)
-{
-    problem_init(p, s);
-    uint64_t row = s.rows > 1 ? s.rows / 2 - 1 : 0;
-    if (data == TINY) {
-        multiply(p->q, s.rows * p->ldq, 1e-12f);
-        multiply(p->k, s.rows * p->ldk, 1e-12f);
-        multiply(p->d_o, s.rows * p->ldo, 1e-30f);
-    } else if (data == INFINITE) {
-        multiply(p->q + row * p->ldq, p->ldq, INFINITY);
-        multiply(p->d_o + row * p->ldo, p->ldo, INFINITY);
-    }
-}
 
 #define RANGES 12u
 /* Some of 0 <= lo <= hi <= rows: the first ones are the whole and nothing, ends, and steps beside multiples of 8. */
@@ -530,9 +393,9 @@ static void check_parts(enum isa isa, uint32_t threads, struct shape s, enum dat
 {
     struct instance n;
     struct problem whole, want, got;
-    part_problem(&whole, s, data);
-    part_problem(&want, s, data);
-    part_problem(&got, s, data);
+    problem_init_with(&whole, s, data);
+    problem_init_with(&want, s, data);
+    problem_init_with(&got, s, data);
     instance_init(&n, isa, threads);
     run(&n, &whole);
     for (uint64_t i = 0; i < RANGES; i++) {
@@ -592,8 +455,8 @@ static void run_chunk(struct instance *n, struct problem *p, uint64_t cp, uint64
 static void check_ranks(struct instance *n, struct shape s, uint64_t cp, enum data data)
 {
     struct problem want, got;
-    part_problem(&want, s, data);
-    part_problem(&got, s, data);
+    problem_init_with(&want, s, data);
+    problem_init_with(&got, s, data);
     run(n, &want);
     for (int backward = 0; backward < 2; backward++) {
         for (uint64_t rank = 0; rank < cp; rank++) {
@@ -612,8 +475,10 @@ static void check_ranks(struct instance *n, struct shape s, uint64_t cp, enum da
 static void ranks_that_share_a_sequence_have_the_bits_of_one(void **state)
 {
     (void)state;
-    static const struct shape sequences[] = { { 8, 2, 1, 8 },    { 64, 2, 2, 64 },  { 72, 4, 2, 40 },
-                                              { 256, 3, 1, 32 }, { 304, 2, 1, 16 }, { 512, 1, 1, 64 } };
+    static const struct shape sequences[] = { { 8, 2, 1, 8, NUM_F32 },     { 64, 2, 2, 64, NUM_F32 },
+                                              { 72, 4, 2, 40, NUM_F32 },   { 256, 3, 1, 32, NUM_F32 },
+                                              { 304, 2, 1, 16, NUM_F32 },  { 512, 1, 1, 64, NUM_F32 },
+                                              { 72, 4, 2, 40, NUM_BF16 },  { 304, 2, 1, 16, NUM_BF16 } };
     for (int isa = 0; isa < ISA_COUNT; isa++) {
         if (!kern_isa_supported((enum isa)isa)) {
             continue;
@@ -631,7 +496,7 @@ static void ranks_that_share_a_sequence_have_the_bits_of_one(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(results_match_double_precision),
-    cmocka_unit_test(bits_do_not_depend_on_instruction_set_or_threads),
+    cmocka_unit_test(every_instruction_set_has_the_bits_of_the_definition),
     cmocka_unit_test(any_split_of_rows_equals_the_full_forward),
     cmocka_unit_test(the_future_changes_nothing),
     cmocka_unit_test(keys_after_the_last_query_are_not_read),
