@@ -1,6 +1,7 @@
 /* Sixteen fp32 lanes with the same bits on every instruction set: the vocabulary leaf files are written in.
  * Included only by files compiled once per instruction set; KERN_ISA chooses the representation:
  *   0  simd_scalar.h  float[16], the definition   1  simd_avx2.h  two __m256   2, 3  simd_avx512.h  one __m512
+ *   4  simd_vector.h  vector types of the compiler, for CPUs without a file of their own
  * Rules that make the bits equal: every operation is one IEEE operation rounded to nearest even (FTZ and DAZ are set in
  * every thread by base/pool.h), fused operations are asked for by name, min and max return the second operand when the
  * operands are equal or one is NaN (what x86 does), and sums over lanes use one tree. NaN payloads are not defined.
@@ -36,6 +37,7 @@
 #include <string.h>
 
 #include "base/bf16.h"
+#include "kern/kern_int.h"
 
 #if !defined(KERN_ISA)
 #error "kern/simd.h is for files compiled once per instruction set"
@@ -49,10 +51,12 @@
 #endif
 #define V16_LANES 16u
 
-#if KERN_ISA >= 2
+#if KERN_AVX512
 #include "kern/simd_avx512.h"
-#elif KERN_ISA == 1
+#elif KERN_AVX2
 #include "kern/simd_avx2.h"
+#elif KERN_VECTOR
+#include "kern/simd_vector.h"
 #else
 #include "kern/simd_scalar.h"
 #endif
