@@ -15,12 +15,7 @@
  * Invariant: progress counters of a task are 0 before the pool starts and are written by that task only. */
 #include "kern/attention_leaf.h"
 
-const struct attention_leaves *const attention_leaves_of[ISA_COUNT] = {
-    [ISA_SCALAR] = &attention_leaves_scalar,
-    [ISA_AVX2] = &attention_leaves_avx2,
-    [ISA_AVX512] = &attention_leaves_avx512,
-    [ISA_AVX512BF16] = &attention_leaves_avx512bf16,
-};
+const struct attention_leaves *const attention_leaves_of[ISA_COUNT] = KERN_TABLES(attention_leaves);
 
 /* Key blocks whose progress the workspace can hold: 4M tokens of one head. */
 #define PROGRESS_MAX 65536u
@@ -99,6 +94,7 @@ static void forward_task(void *arg, uint64_t task, uint32_t worker)
 
 void kern_attention_forward(struct kern *k, const struct attention *a)
 {
+    POOL_SPAN(k->pool, "attention", a->rows, a->heads, a->head_dim);
     check(a);
     uint64_t columns = a->rows * (a->heads / a->kv_heads);
     struct division d = { .k = k, .a = a, .blocks = blocks_of(columns, ATTENTION_COLUMNS) };
@@ -116,6 +112,7 @@ static void dot_task(void *arg, uint64_t task, uint32_t worker)
 
 void kern_attention_row_dot(struct kern *k, const struct attention *a, const float *d_o, float *row_dot)
 {
+    POOL_SPAN(k->pool, "attention row dot", a->rows, a->heads, a->head_dim);
     check_dim(a);
     const struct attention_grad g = { .d_o = d_o, .row_dot = row_dot };
     struct division d = { .k = k, .a = a, .g = &g };
@@ -142,6 +139,7 @@ static void backward_task(void *arg, uint64_t task, uint32_t worker)
 
 void kern_attention_backward(struct kern *k, const struct attention *a, const struct attention_grad *g)
 {
+    POOL_SPAN(k->pool, "attention backward", a->rows, a->heads, a->head_dim);
     check(a);
     BUG_IF(a->first != 0 || a->lse == NULL);
     struct division d = { .k = k, .a = a, .g = g, .blocks = blocks_of(a->rows, ATTENTION_BLOCK) };
@@ -188,6 +186,7 @@ static void part_task(void *arg, uint64_t task, uint32_t worker)
 void kern_attention_backward_part(struct kern *k, const struct attention *a, const struct attention_grad *g,
                                   const struct attention_part *part)
 {
+    POOL_SPAN(k->pool, "attention backward", a->rows, a->heads, a->head_dim);
     check(a);
     BUG_IF(a->first != 0 || a->lse == NULL);
     BUG_IF(part->q_lo > part->q_hi || part->q_hi > a->rows || part->k_lo > part->k_hi || part->k_hi > a->rows);

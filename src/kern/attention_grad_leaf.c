@@ -194,9 +194,7 @@ static void query_gradients(const struct backward *b, const struct step *s)
 static void wait_until(const _Atomic uint32_t *progress, uint32_t value)
 {
     for (uint32_t spins = 0; atomic_load_explicit(progress, memory_order_acquire) < value; spins++) {
-#if KERN_ISA > 0
-        _mm_pause();
-#endif
+        pool_relax();
         if (spins > 1000) {
             sched_yield();
         }

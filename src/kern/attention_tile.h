@@ -29,11 +29,11 @@
 
 /* The register tile: TILE_ROWS x TILE_VECTORS accumulators, one broadcast and TILE_VECTORS of b. What full tiles leave of a
  * multiple of GROUP rows is cut into tiles of TILE_REST rows. */
-#if KERN_ISA >= 2
+#if KERN_AVX512
 #define TILE_ROWS 8u
 #define TILE_REST 8u
 #define TILE_VECTORS 2u
-#elif KERN_ISA == 1
+#elif KERN_AVX2 || KERN_VECTOR
 #define TILE_ROWS 6u
 #define TILE_REST 4u
 #define TILE_VECTORS 1u
