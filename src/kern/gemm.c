@@ -14,40 +14,42 @@
 #include "base/mem.h"
 #include "kern/gemm_plan.h"
 
-/* Cache blocking. A chunk's panel of b (K_LIMIT x 48 floats) plus a task's rows of a (TASK_ROWS x K_LIMIT) stay in
- * L2, the packed block of b and the partial tiles in L3. */
-#define K_LIMIT 1024u
+/* Cache blocking. A chunk's panel of b (CELLS_LIMIT x 48 cells of 4 bytes) plus a task's rows of a (TASK_ROWS x
+ * CELLS_LIMIT) stay in L2, the packed block of b and the partial tiles in L3. */
+#define CELLS_LIMIT 1024u
 #define A_FLOATS ((uint64_t)2 << 20)
 #define B_FLOATS ((uint64_t)2 << 20)
 #define PARTIAL_FLOATS ((uint64_t)3 << 20)
 #define TASK_ROWS 96u
 #define TASK_COLS 768u
 #define TASKS_PER_THREAD 8u
-/* Packing tasks: contiguous k is read in groups of rows, contiguous rows in short stretches of k over many columns. */
-#define PACK_K 64u
+/* Packing tasks: contiguous k is read in groups of rows, contiguous rows in short stretches of cells over many
+ * columns. */
+#define PACK_CELLS 64u
 #define PACK_WIDE 768u
 #define PACK_NARROW 96u
-/* With at most FEW_ROWS rows of C a task works on its own columns alone. Where b's columns are contiguous it is used
- * as it lies, in blocks short in k and wide, which read long stretches; else a task packs one block of FEW_COLS x
- * FEW_K. */
+/* With at most FEW_ROWS rows of C a task works on its own columns alone. Where b's columns are contiguous, blocks are
+ * short in k and wide, to read long stretches, and fp32 products use b as it lies; else a task packs one block of
+ * FEW_COLS x FEW_CELLS. */
 #define FEW_ROWS 64u
 #define FEW_COLS 48u
-#define FEW_K 768u
+#define FEW_CELLS 768u
 #define ONE_PANEL_COLS 1152u
-#define ONE_PANEL_K 16u
-#define DIRECT_COLS 384u
-#define DIRECT_K 96u
+#define ONE_PANEL_CELLS 16u
+#define WIDE_COLS 384u
+#define WIDE_CELLS 96u
 #define FEW_TASKS_PER_THREAD 2u
 #define LEVELS_MAX 5u /* log2 of GEMM_PIECES_MAX */
-/* Products below this many multiply-adds are not worth waking a thread. */
+/* Products below this many steps of chains are not worth waking a thread. */
 #define SERIAL_WORK (1u << 20)
 
 /* Per thread: the finished tile, the tree's tiles of a product without carry, and the private block of few rows. */
 #define SCRATCH_TILES ((LEVELS_MAX + 2) * (uint64_t)GEMM_TILE_MAX)
-#define FEW_B_FLOATS ((uint64_t)FEW_COLS * FEW_K)
-#define FEW_PARTIAL_FLOATS ((LEVELS_MAX + 1) * (uint64_t)(FEW_ROWS + GEMM_MR_MAX) * DIRECT_COLS)
+#define FEW_B_FLOATS ((uint64_t)FEW_COLS * FEW_CELLS)
+#define FEW_PARTIAL_FLOATS ((LEVELS_MAX + 1) * (uint64_t)(FEW_ROWS + GEMM_MR_MAX) * WIDE_COLS)
 #define SCRATCH_FLOATS (SCRATCH_TILES + FEW_B_FLOATS + FEW_PARTIAL_FLOATS)
-_Static_assert(ONE_PANEL_COLS * GEMM_MR_MAX <= DIRECT_COLS * FEW_ROWS && ONE_PANEL_K <= FEW_K && DIRECT_K <= FEW_K,
+_Static_assert(ONE_PANEL_COLS * GEMM_MR_MAX <= WIDE_COLS * FEW_ROWS &&
+                   ONE_PANEL_COLS * ONE_PANEL_CELLS <= FEW_B_FLOATS && WIDE_COLS * WIDE_CELLS <= FEW_B_FLOATS,
                "the private block fits all forms");
 
 const struct gemm_leaves *const gemm_leaves_of[ISA_COUNT] = KERN_TABLES(gemm_leaves);
@@ -56,12 +58,13 @@ const struct gemm_leaves *const gemm_leaves_of[ISA_COUNT] = KERN_TABLES(gemm_lea
 struct block {
     const struct gemm_plan *plan;
     const struct gemm_leaves *leaf;
+    const struct gemm_product *product;
     struct gemm_chunk chunk;
     uint64_t i0, rows, j0, cols;
     uint64_t row_panels, col_panels;
     bool a_whole;   /* a holds the panels of all chunks, one chunk after another */
     bool b_direct;  /* only a panel narrower than nr is packed */
-    float *a, *b;   /* packed panels */
+    float *a, *b;   /* packed panels: cells of 4 bytes */
     float *partial; /* with carry: levels + 1 tiles for each tile of the block */
 };
 
@@ -84,6 +87,11 @@ static uint64_t div_up(uint64_t a, uint64_t b)
 static uint64_t min_u64(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
+}
+
+static const struct gemm_product *product_of(const struct kern *k, const struct gemm_job *job)
+{
+    return job->bf16 ? &k->gemm->bf16 : &k->gemm->f32;
 }
 
 uint64_t gemm_workspace_bytes(uint32_t threads)
@@ -118,37 +126,38 @@ static float *packed_a(const struct block *b)
     return b->a + (b->a_whole ? b->chunk.base * b->row_panels * b->leaf->mr : 0);
 }
 
-/* A range of panels and of the chunk's k, of one operand. */
+/* A range of panels and of the chunk's cells, of one operand. */
 struct range {
     bool left;
-    uint64_t panel, panels, k0, k1;
+    uint64_t panel, panels, lo, hi;
 };
 
 static void pack_range(const struct block *b, const struct range *r)
 {
     uint64_t width = r->left ? b->leaf->mr : b->leaf->nr;
-    uint64_t stride = b->chunk.k * width;
+    uint64_t stride = b->chunk.cells * width, k_step = b->product->k_step;
     uint64_t first = r->panel * width;
     uint64_t count = min_u64(r->panels * width, (r->left ? b->rows : b->cols) - first);
     float *dst = (r->left ? packed_a(b) : b->b) + r->panel * stride;
     for (uint32_t i = 0; i < b->chunk.steps; i++) {
         const struct gemm_step *s = &b->chunk.step[i];
-        uint64_t lo = s->at > r->k0 ? s->at : r->k0, hi = min_u64(s->at + s->k, r->k1);
+        uint64_t lo = s->at > r->lo ? s->at : r->lo, hi = min_u64(s->at + s->cells, r->hi);
         if (lo >= hi) {
             continue;
         }
+        uint64_t k0 = (lo - s->at) * k_step;
         struct gemm_pack p = { .mat = r->left ? &s->piece->a : &s->piece->b,
                                .i0 = (r->left ? b->i0 : b->j0) + first,
                                .count = count,
-                               .k0 = s->k0 + (lo - s->at),
-                               .k = hi - lo,
+                               .k0 = s->k0 + k0,
+                               .k = min_u64((hi - lo) * k_step, s->k - k0),
                                .dst = dst + lo * width,
                                .panel_stride = stride };
-        (r->left ? b->leaf->pack_a : b->leaf->pack_b)(&p);
+        (r->left ? b->product->pack_a : b->product->pack_b)(&p);
     }
 }
 
-/* Task t of the grid over one operand's panels and k; returns the number of tasks. *out is set when t is one. */
+/* Task t of the grid over one operand's panels and cells; returns the number of tasks. *out is set when t is one. */
 static uint64_t pack_grid(const struct block *b, bool left, uint64_t t, struct range *out)
 {
     const struct gemm_piece *piece = b->chunk.step[0].piece;
@@ -156,15 +165,15 @@ static uint64_t pack_grid(const struct block *b, bool left, uint64_t t, struct r
     uint64_t width = left ? b->leaf->mr : b->leaf->nr;
     uint64_t panels = left ? b->row_panels : b->col_panels;
     uint64_t group = (trans ? PACK_WIDE : PACK_NARROW) / width;
-    uint64_t depth = trans ? PACK_K : b->chunk.k;
-    uint64_t across = div_up(panels, group), tasks = depth > 0 ? across * div_up(b->chunk.k, depth) : 0;
+    uint64_t depth = trans ? PACK_CELLS : b->chunk.cells;
+    uint64_t across = div_up(panels, group), tasks = depth > 0 ? across * div_up(b->chunk.cells, depth) : 0;
     if (t < tasks) {
-        uint64_t panel = t % across * group, k0 = t / across * depth;
+        uint64_t panel = t % across * group, lo = t / across * depth;
         *out = (struct range){ .left = left,
                                .panel = panel,
                                .panels = min_u64(group, panels - panel),
-                               .k0 = k0,
-                               .k1 = min_u64(k0 + depth, b->chunk.k) };
+                               .lo = lo,
+                               .hi = min_u64(lo + depth, b->chunk.cells) };
     }
     return tasks;
 }
@@ -189,7 +198,8 @@ static struct gemm_ahead result_ahead(const struct gemm_job *job, uint64_t i, ui
         return (struct gemm_ahead){ job->grad + i * job->ldg + j, rows, cols * sizeof(int64_t),
                                     job->ldg * sizeof(int64_t) };
     }
-    return (struct gemm_ahead){ (const float *)job->c + i * job->ldc + j, rows, cols * sizeof(float), job->ldc * sizeof(float) };
+    uint64_t bytes = num_bytes(job->c_type);
+    return (struct gemm_ahead){ num_at(job->c, job->c_type, i * job->ldc + j), rows, cols * bytes, job->ldc * bytes };
 }
 
 /* `count` tiles that lie together. */
@@ -203,7 +213,7 @@ static void finish_tile(const struct block *b, const float *done, uint64_t i, ui
 {
     const struct gemm_job *job = b->plan->job;
     if (job->grad == NULL) {
-        b->leaf->store(done, job, i, j, rows, cols);
+        b->leaf->store[job->c_type](done, job, i, j, rows, cols);
     } else if (b->leaf->store_grad(done, job, i, j, rows, cols)) {
         __atomic_store_n(job->overflow, true, __ATOMIC_RELAXED);
     }
@@ -220,8 +230,8 @@ static void run_tile(const struct block *b, uint64_t ip, uint64_t jp, float *scr
     if (b->plan->carry) {
         slots = b->partial + (jp * b->row_panels + ip) * (levels + 1) * tile_floats;
     }
-    const float *a = packed_a(b) + ip * b->chunk.k * leaf->mr;
-    const float *right = b->b + (b->b_direct ? 0 : jp) * b->chunk.k * leaf->nr;
+    const float *a = packed_a(b) + ip * b->chunk.cells * leaf->mr;
+    const float *right = b->b + (b->b_direct ? 0 : jp) * b->chunk.cells * leaf->nr;
     uint64_t i = ip * leaf->mr, j = jp * leaf->nr;
     uint32_t rows = (uint32_t)min_u64(leaf->mr, b->rows - i), cols = (uint32_t)min_u64(leaf->nr, b->cols - j);
     float *chain = slots + levels * tile_floats;
@@ -230,9 +240,10 @@ static void run_tile(const struct block *b, uint64_t ip, uint64_t jp, float *scr
         const struct gemm_mat *mat = &s->piece->b;
         bool direct = b->b_direct && cols == leaf->nr;
         struct gemm_tile t = { .a = a + s->at * leaf->mr,
-                               .b = direct ? (const float *)mat->p + s->k0 * mat->ld + b->j0 + j : right + s->at * leaf->nr,
+                               .b = direct ? (const float *)mat->p + s->k0 * mat->ld + b->j0 + j
+                                           : right + s->at * leaf->nr,
                                .b_ld = direct ? mat->ld : leaf->nr,
-                               .k = s->k,
+                               .cells = s->cells,
                                .in = s->starts ? NULL : chain,
                                .fold = slots,
                                .folds = s->folds,
@@ -246,7 +257,7 @@ static void run_tile(const struct block *b, uint64_t ip, uint64_t jp, float *scr
                 t.ahead[2] = tiles_ahead(leaf, chain + (levels + 1) * tile_floats, 1); /* the next tile's chain */
             }
         }
-        leaf->tile(&t);
+        b->product->tile(&t);
         if (s->final) {
             finish_tile(b, done, b->i0 + i, b->j0 + j, rows, cols);
         }
@@ -316,18 +327,19 @@ static void gemm_many_rows(struct kern *k, const struct gemm_plan *plan, bool se
     const struct gemm_job *job = plan->job;
     struct block b = { .plan = plan,
                        .leaf = k->gemm,
+                       .product = product_of(k, job),
                        .a = workspace_a(k),
                        .b = workspace_b(k),
                        .partial = workspace_partial(k) };
     struct phase ph = { .k = k, .block = &b, .serial = serial };
-    uint64_t mr = b.leaf->mr, nr = b.leaf->nr, k_chunk = plan->k_chunk > 0 ? plan->k_chunk : 1;
-    uint64_t cols = even_block(job->n, B_FLOATS / k_chunk, nr);
-    uint64_t rows_limit = A_FLOATS / k_chunk;
+    uint64_t mr = b.leaf->mr, nr = b.leaf->nr, depth = plan->cells_chunk > 0 ? plan->cells_chunk : 1;
+    uint64_t cols = even_block(job->n, B_FLOATS / depth, nr);
+    uint64_t rows_limit = A_FLOATS / depth;
     if (plan->carry) {
         rows_limit = min_u64(rows_limit, PARTIAL_FLOATS / (cols * (plan->levels + 1)));
     }
     uint64_t rows = even_block(job->m, rows_limit, mr);
-    b.a_whole = rows * plan->k_total <= A_FLOATS;
+    b.a_whole = rows * plan->cells_total <= A_FLOATS;
     bool b_stays = plan->chunks == 1 && cols >= job->n;
     for (b.i0 = 0; b.i0 < job->m; b.i0 += rows) {
         b.rows = min_u64(rows, job->m - b.i0);
@@ -344,10 +356,10 @@ static void gemm_many_rows(struct kern *k, const struct gemm_plan *plan, bool se
     }
 }
 
-static bool is_small(const struct gemm_job *job, uint64_t k_total)
+static bool is_small(const struct gemm_job *job, uint64_t depth)
 {
     uint64_t work;
-    return !__builtin_mul_overflow(job->m, job->n, &work) && !__builtin_mul_overflow(work, k_total, &work) &&
+    return !__builtin_mul_overflow(job->m, job->n, &work) && !__builtin_mul_overflow(work, depth, &work) &&
            work < SERIAL_WORK;
 }
 
@@ -360,7 +372,7 @@ static void few_pack_task(void *arg, uint64_t task, uint32_t worker)
     struct block b = *ph->block;
     struct gemm_cursor cursor = { 0 };
     while (gemm_plan_next(b.plan, &cursor, &b.chunk)) {
-        pack_range(&b, &(struct range){ .left = true, .panel = task, .panels = 1, .k1 = b.chunk.k });
+        pack_range(&b, &(struct range){ .left = true, .panel = task, .panels = 1, .hi = b.chunk.cells });
     }
 }
 
@@ -369,12 +381,12 @@ static void pack_columns(const struct block *b)
 {
     uint64_t nr = b->leaf->nr;
     if (!b->b_direct) {
-        pack_range(b, &(struct range){ .panels = b->col_panels, .k1 = b->chunk.k });
+        pack_range(b, &(struct range){ .panels = b->col_panels, .hi = b->chunk.cells });
     } else if (b->cols % nr != 0) {
         struct block narrow = *b;
         narrow.j0 += b->cols / nr * nr;
         narrow.cols = b->cols % nr;
-        pack_range(&narrow, &(struct range){ .panels = 1, .k1 = b->chunk.k });
+        pack_range(&narrow, &(struct range){ .panels = 1, .hi = b->chunk.cells });
     }
 }
 
@@ -400,18 +412,19 @@ static void few_rows_task(void *arg, uint64_t task, uint32_t worker)
     }
 }
 
-static void gemm_few_rows(struct kern *k, const struct gemm_plan *plan, bool direct, bool serial)
+static void gemm_few_rows(struct kern *k, const struct gemm_plan *plan, bool wide, bool serial)
 {
     const struct gemm_job *job = plan->job;
-    uint64_t limit = !direct ? FEW_COLS : job->m <= k->gemm->mr ? ONE_PANEL_COLS : DIRECT_COLS;
+    uint64_t limit = !wide ? FEW_COLS : job->m <= k->gemm->mr ? ONE_PANEL_COLS : WIDE_COLS;
     uint64_t share = div_up(job->n, (uint64_t)pool_threads(k->pool) * FEW_TASKS_PER_THREAD);
     struct block b = { .plan = plan,
                        .leaf = k->gemm,
+                       .product = product_of(k, job),
                        .rows = job->m,
                        .row_panels = div_up(job->m, k->gemm->mr),
                        .cols = even_block(job->n, min_u64(limit, share), k->gemm->nr),
                        .a_whole = true,
-                       .b_direct = direct,
+                       .b_direct = wide && !job->bf16,
                        .a = workspace_a(k) };
     struct phase ph = { .k = k, .block = &b, .serial = serial };
     run_phase(&ph, b.row_panels, few_pack_task);
@@ -424,15 +437,16 @@ static bool try_few_rows(struct kern *k, const struct gemm_job *job)
     if (job->m > FEW_ROWS) {
         return false;
     }
-    bool direct = true;
+    bool wide = true;
     for (uint32_t p = 0; p < job->pieces_count; p++) {
-        direct = direct && job->pieces[p].b.trans;
+        wide = wide && job->pieces[p].b.trans;
     }
-    struct gemm_plan plan = gemm_plan_of(job, !direct ? FEW_K : job->m <= k->gemm->mr ? ONE_PANEL_K : DIRECT_K);
-    if (plan.k_total > A_FLOATS / (FEW_ROWS + GEMM_MR_MAX)) {
+    uint64_t limit = !wide ? FEW_CELLS : job->m <= k->gemm->mr ? ONE_PANEL_CELLS : WIDE_CELLS;
+    struct gemm_plan plan = gemm_plan_of(job, product_of(k, job)->k_step, limit);
+    if (plan.cells_total > A_FLOATS / (FEW_ROWS + GEMM_MR_MAX)) {
         return false;
     }
-    gemm_few_rows(k, &plan, direct, is_small(job, plan.k_total));
+    gemm_few_rows(k, &plan, wide, is_small(job, plan.cells_total));
     return true;
 }
 
@@ -456,6 +470,6 @@ void kern_gemm(struct kern *k, const struct gemm_job *job)
     if (try_few_rows(k, job)) {
         return;
     }
-    struct gemm_plan plan = gemm_plan_of(job, K_LIMIT);
-    gemm_many_rows(k, &plan, is_small(job, plan.k_total));
+    struct gemm_plan plan = gemm_plan_of(job, product_of(k, job)->k_step, CELLS_LIMIT);
+    gemm_many_rows(k, &plan, is_small(job, plan.cells_total));
 }

@@ -11,6 +11,8 @@
 #include "kern/simd.h"
 #elif KERN_ISA > 0
 #include <immintrin.h>
+#else
+#include "base/bf16.h"
 #endif
 
 #define PRAGMA_(text) _Pragma(#text)
@@ -73,6 +75,15 @@ typedef float vec;
 #define v_add(x, y) ((x) + (y))
 #define v_fma(x, y, z) fmaf(x, y, z)
 #endif
+/* One cell of k. */
+#if KERN_ISA == 3
+#define v_dot(x, y, z) _mm512_dpbf16_ps(z, (__m512bh)(x), (__m512bh)(y)) /* of pairs */
+#endif
+#if GEMM_PAIRS
+#define v_chain(pairs, x, y, z) ((pairs) ? v_dot(x, y, z) : v_fma(x, y, z))
+#else
+#define v_chain(pairs, x, y, z) ((void)(pairs), v_fma(x, y, z))
+#endif
 #define NR (LANES * VECS)
 #define TILE (MR * NR)
 #define LINE 16 /* floats in a cache line */
@@ -82,19 +93,39 @@ _Static_assert(MR <= GEMM_MR_MAX && NR <= GEMM_NR_MAX, "a tile fits the buffers"
 
 #if KERN_ISA == 0
 
-static void tile(const struct gemm_tile *t)
+/* What VDPBF16PS does: the upper halves of the pairs x and y, then the lower ones. */
+static float v_dot(float x, float y, float sum)
+{
+    uint32_t pair[2];
+    memcpy(&pair[0], &x, sizeof(x));
+    memcpy(&pair[1], &y, sizeof(y));
+    sum = fmaf(bf16_to_float((uint16_t)(pair[0] >> 16)), bf16_to_float((uint16_t)(pair[1] >> 16)), sum);
+    return fmaf(bf16_to_float((uint16_t)pair[0]), bf16_to_float((uint16_t)pair[1]), sum);
+}
+
+static inline void tile_of(const struct gemm_tile *t, const bool pairs)
 {
     for (uint32_t e = 0; e < t->rows * NR; e++) {
         const float *a = t->a + e / NR, *b = t->b + e % NR;
         float acc = t->in != NULL ? t->in[e] : 0.0f;
-        for (uint64_t k = 0; k < t->k; k++) {
-            acc = fmaf(a[k * MR], b[k * t->b_ld], acc);
+        for (uint64_t k = 0; k < t->cells; k++) {
+            acc = v_chain(pairs, a[k * MR], b[k * t->b_ld], acc);
         }
         for (uint32_t f = 0; f < t->folds; f++) {
             acc = t->fold[f * TILE + e] + acc;
         }
         t->out[e] = acc;
     }
+}
+
+static void tile(const struct gemm_tile *t)
+{
+    tile_of(t, false);
+}
+
+static void tile_bf16(const struct gemm_tile *t)
+{
+    tile_of(t, true);
 }
 
 #else
@@ -114,10 +145,10 @@ static inline void fetch_ahead(const struct gemm_tile *t, uint64_t row)
     }
 }
 
-/* `rows` is a constant at each call: the loops over it unroll and the accumulators stay in registers. `direct`, also
- * one: b lies in its matrix, far from the cache. */
+/* `rows` is a constant at each call: the loops over it unroll and the accumulators stay in registers. So are `direct`:
+ * b lies in its matrix, far from the cache; and `pairs`: a cell is a pair of bf16 numbers. */
 static inline __attribute__((always_inline)) void tile_rows(const struct gemm_tile *t, const int rows,
-                                                            const bool direct)
+                                                            const bool direct, const bool pairs)
 {
     vec acc[MR][VECS];
     UNROLL(8)
@@ -133,7 +164,7 @@ static inline __attribute__((always_inline)) void tile_rows(const struct gemm_ti
         if (!direct) {
             fetch_ahead(t, part);
         }
-        for (uint64_t end = t->k * (part + 1) / parts; k < end; k++, a += MR, b += ld) {
+        for (uint64_t end = t->cells * (part + 1) / parts; k < end; k++, a += MR, b += ld) {
             vec row[VECS];
             UNROLL(4)
             for (int v = 0; v < VECS; v++) {
@@ -151,7 +182,7 @@ static inline __attribute__((always_inline)) void tile_rows(const struct gemm_ti
                 vec x = v_broadcast(a[r]);
                 UNROLL(4)
                 for (int v = 0; v < VECS; v++) {
-                    acc[r][v] = v_fma(x, row[v], acc[r][v]);
+                    acc[r][v] = v_chain(pairs, x, row[v], acc[r][v]);
                 }
             }
         }
@@ -176,27 +207,37 @@ static inline __attribute__((always_inline)) void tile_rows(const struct gemm_ti
 }
 
 /* Fewer rows cost less: generation multiplies one row. */
-static inline __attribute__((always_inline)) void tile_any(const struct gemm_tile *t, const bool direct)
+static inline __attribute__((always_inline)) void tile_any(const struct gemm_tile *t, const bool direct,
+                                                           const bool pairs)
 {
     if (t->rows > 4) {
-        tile_rows(t, MR, direct);
+        tile_rows(t, MR, direct, pairs);
     } else if (t->rows > 2) {
-        tile_rows(t, 4, direct);
+        tile_rows(t, 4, direct, pairs);
     } else if (t->rows > 1) {
-        tile_rows(t, 2, direct);
+        tile_rows(t, 2, direct, pairs);
     } else {
-        tile_rows(t, 1, direct);
+        tile_rows(t, 1, direct, pairs);
     }
 }
 
 static void tile(const struct gemm_tile *t)
 {
     if (t->b_ld != NR) {
-        tile_any(t, true);
+        tile_any(t, true, false);
     } else {
-        tile_any(t, false);
+        tile_any(t, false, false);
     }
 }
+
+#if GEMM_PAIRS
+static void tile_bf16(const struct gemm_tile *t)
+{
+    tile_any(t, false, true);
+}
+#else
+#define tile_bf16 tile /* of the same numbers, widened */
+#endif
 
 #endif
 
@@ -511,7 +552,7 @@ static bool store_grad(const float *tile, const struct gemm_job *job, uint64_t i
 
 #define CHAINS 12 /* latency times throughput of the FMA pipes, with some to spare */
 
-static double fma_loop(uint64_t rounds)
+static inline __attribute__((always_inline)) double peak_loop(uint64_t rounds, const bool pairs)
 {
     volatile float half = 0.5f; /* unknown to the compiler, so that no chain is folded into another */
 #if KERN_ISA > 0
@@ -529,7 +570,7 @@ static double fma_loop(uint64_t rounds)
     for (uint64_t i = 0; i < rounds; i++) {
         UNROLL(12)
         for (int c = 0; c < CHAINS; c++) {
-            sum[c] = v_fma(sum[c], factor, factor);
+            sum[c] = v_chain(pairs, factor, factor, sum[c]);
         }
     }
     UNROLL(12)
@@ -539,16 +580,28 @@ static double fma_loop(uint64_t rounds)
     float lanes[LANES];
     memcpy(lanes, &sum[0], sizeof(lanes));
     half = lanes[0];
-    return 2.0 * CHAINS * LANES * (double)rounds;
+    return (pairs ? 4.0 : 2.0) * CHAINS * LANES * (double)rounds;
 }
+
+static double fma_loop(uint64_t rounds)
+{
+    return peak_loop(rounds, false);
+}
+
+#if KERN_ISA == 3
+static double dot_loop(uint64_t rounds)
+{
+    return peak_loop(rounds, true);
+}
+#else
+#define dot_loop fma_loop
+#endif
 
 const struct gemm_leaves KERN_NAME(gemm_leaves) = {
     .mr = MR,
     .nr = NR,
-    .tile = tile,
-    .pack_a = pack_a,
-    .pack_b = pack_b,
-    .store = store,
+    .f32 = { 1, tile, pack_a, pack_b, fma_loop },
+    .bf16 = { GEMM_PAIRS ? 2 : 1, tile_bf16, KERN_NAME(gemm_pack_bf16_a), KERN_NAME(gemm_pack_bf16_b), dot_loop },
+    .store = { [NUM_F32] = store, [NUM_BF16] = KERN_NAME(gemm_store_bf16) },
     .store_grad = store_grad,
-    .fma_loop = fma_loop,
 };

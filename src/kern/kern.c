@@ -57,7 +57,7 @@ uint64_t kern_workspace_bytes(uint32_t threads)
 }
 
 struct peak_run {
-    const struct gemm_leaves *leaves;
+    double (*loop)(uint64_t rounds);
     uint64_t rounds;
     double flops[POOL_THREADS_MAX];
 };
@@ -66,12 +66,12 @@ static void peak_task(void *arg, uint64_t task, uint32_t worker)
 {
     (void)task;
     struct peak_run *run = arg;
-    run->flops[worker] = run->leaves->fma_loop(run->rounds);
+    run->flops[worker] = run->loop(run->rounds);
 }
 
-double kern_peak_gflops(struct kern *k)
+static double peak_gflops(struct kern *k, double (*loop)(uint64_t rounds))
 {
-    struct peak_run run = { .leaves = k->gemm, .rounds = k->isa == ISA_SCALAR ? PEAK_ROUNDS_SCALAR : PEAK_ROUNDS };
+    struct peak_run run = { .loop = loop, .rounds = k->isa == ISA_SCALAR ? PEAK_ROUNDS_SCALAR : PEAK_ROUNDS };
     double best = 0;
     for (int i = 0; i < PEAK_TRIES; i++) {
         double start = log_seconds();
@@ -85,4 +85,14 @@ double kern_peak_gflops(struct kern *k)
         best = gflops > best ? gflops : best;
     }
     return best;
+}
+
+double kern_peak_gflops(struct kern *k)
+{
+    return peak_gflops(k, k->gemm->f32.peak_loop);
+}
+
+double kern_peak_bf16_gflops(struct kern *k)
+{
+    return peak_gflops(k, k->gemm->bf16.peak_loop);
 }

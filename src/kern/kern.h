@@ -52,6 +52,9 @@ enum isa kern_isa(const struct kern *k);
 uint64_t kern_workspace_bytes(uint32_t threads);
 /* GFLOP/s of independent fp32 fused multiply-adds, all threads, best of a few runs of some milliseconds. */
 double kern_peak_gflops(struct kern *k);
+/* The same of multiply-adds of bf16 numbers: of the CPU's instruction for pairs where the set has it (avx512bf16), else
+ * that of fp32, through which widened numbers go. */
+double kern_peak_bf16_gflops(struct kern *k);
 
 /* ---- matrix products ---- */
 
