@@ -97,7 +97,7 @@ static uint64_t memory_of(const struct group *g)
     return limit == UINT64_MAX ? limit : limit > used ? limit - used : 0;
 }
 
-/* The least of what `limit_of` says for the groups from `path` up to the root of what is mounted at root/sys/fs/MOUNT. */
+/* The least of what `limit_of` says for the groups from `path` up to the root of root/sys/fs/MOUNT. */
 static uint64_t along(const char *root, const char *mount, const char *path, bool first_version, limit_fn *limit_of)
 {
     uint64_t least = UINT64_MAX;

@@ -17,13 +17,15 @@ void cores_mine(struct cores *out)
     *out = (struct cores){ { 0 } };
     if (sched_getaffinity(0, sizeof(set), &set) == 0) {
         for (uint32_t c = 0; c < CORES_MAX; c++) {
-            out->word[c / 64] |= (uint64_t)(CPU_ISSET(c, &set) != 0) << (c % 64);
+            if (CPU_ISSET(c, &set)) {
+                cores_add(out, c);
+            }
         }
         return;
     }
     long online = sysconf(_SC_NPROCESSORS_ONLN); /* a machine of more cores than a mask has */
     for (uint32_t c = 0; c < CORES_MAX && (long)c < (online > 0 ? online : 1); c++) {
-        out->word[c / 64] |= 1ull << (c % 64);
+        cores_add(out, c);
     }
 }
 
@@ -46,6 +48,11 @@ bool cores_bind(const struct cores *c)
         }
     }
     return sched_setaffinity(0, sizeof(set), &set) == 0;
+}
+
+void cores_add(struct cores *c, uint32_t core)
+{
+    c->word[core / 64] |= 1ull << (core % 64);
 }
 
 bool cores_has(const struct cores *c, uint32_t core)

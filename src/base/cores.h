@@ -19,6 +19,7 @@ bool cores_bind(const struct cores *c);
 /* How many threads of this process can run at once: the mask, cut by the quota of its control groups; at least 1. */
 uint32_t cores_usable(void);
 
+void cores_add(struct cores *c, uint32_t core);
 bool cores_has(const struct cores *c, uint32_t core);
 /* c gets the cores of `more` too. */
 void cores_join(struct cores *c, const struct cores *more);

@@ -2,11 +2,18 @@
  * (measured, then backed); everything else goes through checked heap calls that return an error. */
 #include "base/mem.h"
 
+#include <errno.h>
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/cgroup.h"
+#include "base/pool.h"
 
 #define HUGE_BYTES ((size_t)2 << 20)
+#define SMALL_BYTES 4096u
+#define TOUCH_BYTES ((size_t)32 << 20) /* some milliseconds of one thread */
 
 enum err mem_alloc(void **out, size_t count, size_t size)
 {
@@ -83,7 +90,49 @@ uint64_t mem_available_bytes(void)
     return group < machine ? group : machine;
 }
 
+/* Pages of a block that are asked for now, a part by each task. */
+struct touching {
+    unsigned char *base;
+    size_t bytes;
+};
+
+static void touch_task(void *arg, uint64_t task, uint32_t worker)
+{
+    (void)worker;
+    const struct touching *t = arg;
+    size_t from = (size_t)task * TOUCH_BYTES, bytes = t->bytes - from < TOUCH_BYTES ? t->bytes - from : TOUCH_BYTES;
+    if (madvise(t->base + from, bytes, MADV_POPULATE_WRITE) != 0 && errno == EINVAL) { /* Linux before 5.14 */
+        for (size_t i = 0; i < bytes; i += SMALL_BYTES) {
+            ((volatile unsigned char *)t->base)[from + i] = 0;
+        }
+    }
+}
+
+/* Where pages go and when they come. Asking for all of them now keeps page faults out of the first step and makes the
+ * plan the measured peak. Advice only: small pages of any node work too, slower. */
+static void prepare(unsigned char *base, size_t bytes, struct pool *pool)
+{
+    struct touching t = { base, bytes };
+    unsigned long nodes = pool != NULL ? pool_nodes(pool) : 0;
+    madvise(base, bytes, MADV_HUGEPAGE);
+    if ((nodes & (nodes - 1)) != 0) {
+        syscall(SYS_mbind, base, bytes, MPOL_INTERLEAVE, &nodes, 8 * sizeof(nodes) + 1, 0);
+    }
+    uint64_t parts = (bytes + TOUCH_BYTES - 1) / TOUCH_BYTES;
+    if (pool != NULL) {
+        pool_run(pool, parts, touch_task, &t);
+    }
+    for (uint64_t i = 0; pool == NULL && i < parts; i++) {
+        touch_task(&t, i, 0);
+    }
+}
+
 enum err mem_big_alloc(void **out, size_t bytes)
+{
+    return mem_big_alloc_by(out, bytes, NULL);
+}
+
+enum err mem_big_alloc_by(void **out, size_t bytes, struct pool *pool)
 {
     uint64_t available = mem_available_bytes();
     *out = NULL;
@@ -106,10 +155,7 @@ enum err mem_big_alloc(void **out, size_t bytes)
         munmap(raw, head);
     }
     munmap(raw + head + rounded, HUGE_BYTES - head);
-    /* Advice only: small pages work too, slower; and pages that are not there yet come when they are touched. Asking
-     * for all of them now keeps page faults out of the first step and makes the plan the measured peak. */
-    madvise(raw + head, rounded, MADV_HUGEPAGE);
-    madvise(raw + head, rounded, MADV_POPULATE_WRITE);
+    prepare(raw + head, rounded, pool);
     *out = raw + head;
     return OK;
 }
@@ -119,6 +165,40 @@ void mem_big_free(void *block, size_t bytes)
     if (block != NULL) {
         munmap(block, round_up(bytes > 0 ? bytes : 1, HUGE_BYTES));
     }
+}
+
+double mem_huge_share(const void *block, size_t bytes)
+{
+    FILE *f = fopen("/proc/self/smaps", "r");
+    char line[256];
+    unsigned long lo, hi, mapped = 0, huge = 0;
+    uintptr_t from = (uintptr_t)block;
+    bool inside = false;
+    while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
+        unsigned long kilobytes;
+        if (sscanf(line, "%lx-%lx ", &lo, &hi) == 2) { /* a range begins; ours may have grown together with others */
+            inside = lo < from + bytes && hi > from;
+            mapped += inside ? (hi - lo) / 1024 : 0;
+        } else if (inside && sscanf(line, "AnonHugePages: %lu kB", &kilobytes) == 1) {
+            huge += kilobytes;
+        }
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    return mapped > 0 ? (double)huge / (double)mapped : 1;
+}
+
+bool mem_huge_given(const char *root)
+{
+    char path[4096], modes[64] = "";
+    snprintf(path, sizeof(path), "%s/sys/kernel/mm/transparent_hugepage/enabled", root);
+    FILE *f = fopen(path, "r");
+    bool given = f != NULL && fgets(modes, sizeof(modes), f) != NULL && strstr(modes, "[never]") == NULL;
+    if (f != NULL) {
+        fclose(f);
+    }
+    return given;
 }
 
 void *arena_take(struct arena *a, size_t count, size_t size)
@@ -138,9 +218,14 @@ void *arena_take(struct arena *a, size_t count, size_t size)
 
 enum err arena_back(struct arena *a)
 {
+    return arena_back_by(a, NULL);
+}
+
+enum err arena_back_by(struct arena *a, struct pool *pool)
+{
     BUG_IF(a->base != NULL);
     void *block;
-    TRY(mem_big_alloc(&block, a->used));
+    TRY(mem_big_alloc_by(&block, a->used, pool));
     a->base = block;
     a->capacity = a->used;
     a->used = 0;
@@ -159,7 +244,6 @@ size_t mem_mul(size_t a, size_t b)
     return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
 }
 
-/* Without stdio, which would allocate: this is asked in every step. */
 uint64_t mem_peak_bytes(void)
 {
     return system_number("/proc/self/status", "VmHWM:", 1024, 0);

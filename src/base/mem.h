@@ -5,6 +5,8 @@
 
 #include "base/err.h"
 
+struct pool;
+
 #define MEM_ALIGN 64u /* one cache line and one AVX-512 register */
 
 /* Heap memory, zeroed. count * size is checked for overflow. *out is NULL on failure (ERR_RESOURCE). */
@@ -19,7 +21,13 @@ MUST_USE enum err mem_copy_string(char **out, const char *text, size_t bytes);
 uint64_t mem_available_bytes(void);
 /* A block of zeroed memory aligned to 2 MB, on huge pages where the system gives them. */
 MUST_USE enum err mem_big_alloc(void **out, size_t bytes);
+/* As mem_big_alloc, with pages touched first by all threads of the pool, so near them or spread over their nodes. */
+MUST_USE enum err mem_big_alloc_by(void **out, size_t bytes, struct pool *pool);
 void mem_big_free(void *block, size_t bytes);
+/* Share of a block that is on 2-MB pages, as the system says; 1 when it says nothing. */
+double mem_huge_share(const void *block, size_t bytes);
+/* Whether the system, whose /sys is below `root` ("" for this machine), gives 2-MB pages at all. */
+bool mem_huge_given(const char *root);
 
 /* An arena: first laid out (arena with base == NULL: arena_take only counts), then backed by one block. The same code
  * runs twice, so the plan is the allocation. A plan of 2^64 bytes or more counts as SIZE_MAX, which nobody gives. */
@@ -33,6 +41,7 @@ struct arena {
 void *arena_take(struct arena *a, size_t count, size_t size);
 /* Back a measured arena: allocates a->used bytes and rewinds. */
 MUST_USE enum err arena_back(struct arena *a);
+MUST_USE enum err arena_back_by(struct arena *a, struct pool *pool); /* as mem_big_alloc_by */
 void arena_release(struct arena *a);
 
 /* a * b, SIZE_MAX when that is more: a size that every allocation refuses. */

@@ -10,8 +10,9 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "base/cores.h"
+#include "base/cgroup.h"
 #include "base/mem.h"
+#include "base/topology.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -32,6 +33,9 @@ struct pool {
     uint64_t tasks;
     bool each;
     bool spin; /* only when every thread can have a core of its own */
+    bool bound;
+    struct cores before; /* of the caller, when bound */
+    uint64_t nodes;
     pool_fn *fn;
     void *arg;
     struct profile *profile;
@@ -66,8 +70,14 @@ void pool_set_float_mode(void)
 
 uint32_t pool_cores(void)
 {
-    uint32_t cores = cores_usable();
-    return cores > POOL_THREADS_MAX ? POOL_THREADS_MAX : cores;
+    struct topology t;
+    struct cores mine, whole;
+    cores_mine(&mine);
+    topology_load(&t, NULL);
+    topology_cores(&t, &mine, &whole);
+    uint32_t cores = cores_count(&whole), quota = cgroup_cores("");
+    cores = cores < quota ? cores : quota;
+    return cores < 1 ? 1 : cores > POOL_THREADS_MAX ? POOL_THREADS_MAX : cores;
 }
 
 static void take_tasks(struct pool *p, uint32_t worker)
@@ -185,7 +195,7 @@ enum err pool_new(struct pool **out, uint32_t threads)
     }
     p->ids = mem;
     p->threads = threads;
-    p->spin = threads <= pool_cores();
+    p->spin = threads <= cores_usable();
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
     pool_set_float_mode();
@@ -218,6 +228,7 @@ void pool_free(struct pool *p)
     for (uint32_t i = 0; i < p->started; i++) {
         pthread_join(p->ids[i], NULL);
     }
+    pool_leave(p);
     pthread_cond_destroy(&p->wake);
     pthread_mutex_destroy(&p->lock);
     free(p->ids);
@@ -247,4 +258,56 @@ void pool_span_close(struct pool_span *span)
 uint32_t pool_threads(const struct pool *p)
 {
     return p->threads;
+}
+
+struct binding {
+    struct cores cores;
+    _Atomic bool refused;
+};
+
+/* Worker w goes to the w-th of the cores. */
+static void bind_task(void *arg, uint64_t task, uint32_t worker)
+{
+    struct binding *b = arg;
+    uint32_t core = 0;
+    (void)worker;
+    for (uint64_t before = 0; core < CORES_MAX; core++) {
+        before += cores_has(&b->cores, core);
+        if (before > task) {
+            break;
+        }
+    }
+    struct cores one = { { 0 } };
+    cores_add(&one, core);
+    if (!cores_bind(&one)) {
+        atomic_store(&b->refused, true);
+    }
+}
+
+bool pool_settle(struct pool *p, const struct pool_place *place)
+{
+    struct binding b = { .cores = place->cores };
+    p->spin = !place->crowded;
+    p->nodes = place->nodes;
+    uint32_t count = cores_count(&b.cores);
+    if (count == 0) {
+        return true;
+    }
+    BUG_IF(count != p->threads);
+    cores_mine(&p->before);
+    p->bound = true;
+    pool_run_each(p, bind_task, &b);
+    return !atomic_load(&b.refused);
+}
+
+void pool_leave(const struct pool *p)
+{
+    if (p->bound) {
+        cores_bind(&p->before);
+    }
+}
+
+uint64_t pool_nodes(const struct pool *p)
+{
+    return p->nodes;
 }

@@ -90,9 +90,9 @@ static enum err measure_parts(struct bench_report *r, const struct conf *c, stru
     struct kern *k = NULL;
     enum isa isa;
     enum err err;
-    TRY_OUT(crew_open(&crew, w, c->threads));
+    TRY_OUT(crew_open(&crew, w, c));
     err = kern_choose_isa(&isa);
-    err = err == OK ? pool_new(&pool, crew.threads) : err;
+    err = err == OK ? crew_pool(&crew, &pool) : err;
     err = err == OK ? kern_new(&k, isa, pool) : err;
     TRY_OUT(comm_agree(comm_all(w), err));
     TRY_OUT(measure_machine(r, c, w, k, crew.threads, o->seconds));

@@ -21,6 +21,12 @@ enum recompute {
     RECOMPUTE_FULL,      /* all but the layer's input */
 };
 
+/* Where threads run. */
+enum bind {
+    BIND_AUTO, /* each on a core of its own, where the job has its cores to itself: train/crew.h */
+    BIND_NONE,
+};
+
 struct conf {
     /* model */
     struct model_conf model; /* from the `model` block or folder */
@@ -57,6 +63,7 @@ struct conf {
     /* execution: changes no bit */
     enum recompute recompute; /* what backward passes compute again */
     uint64_t threads; /* of a rank; 0: its share of the cores of its node */
+    enum bind bind_threads;
     /* how the job is split over the ranks: changes no bit */
     uint64_t world;          /* ranks of the job: what conf_load was told */
     uint64_t world_size;     /* what the file expects them to be; 0: not given */

@@ -17,6 +17,7 @@ enum key_type {
     KEY_SCHEDULE, /* enum schedule */
     KEY_PIPELINE, /* enum pipe_schedule */
     KEY_RECOMPUTE, /* enum recompute */
+    KEY_BIND,     /* enum bind */
     KEY_COUNTS,   /* pipe_counts and pipe_counts_count: whole numbers, as a list or with commas between them */
     KEY_REPORT,   /* bool report_tensorboard: none or tensorboard, or a list of these */
     KEY_MODEL,    /* a mapping or a path: conf/model_conf.h */

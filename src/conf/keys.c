@@ -313,6 +313,13 @@ const struct conf_key conf_keys[] = {
       .fallback = "0",
       .most = 256,
       .help = "Threads of a rank; 0: its share of the cores that the ranks of its node may use. Changes no bit." },
+    { .name = "bind_threads",
+      .type = KEY_BIND,
+      .offset = offsetof(struct conf, bind_threads),
+      .fallback = "auto",
+      .help = "auto: each thread stays on a core that no other rank uses, when the ranks of a node together take all "
+              "the cores they may use; where they leave some or a quota cuts their time, others may want the same. "
+              "none: the system places them. Changes no bit." },
     { .name = "gradient_checkpointing",
       .type = KEY_RECOMPUTE,
       .offset = offsetof(struct conf, recompute),

@@ -124,8 +124,8 @@ static const char *type_name(const struct conf_key *key)
         [KEY_WHOLE] = "whole number", [KEY_SIGNED] = "whole number", [KEY_REAL] = "number",
         [KEY_FLAG] = "true or false", [KEY_TEXT] = "text",           [KEY_PATH] = "path",
         [KEY_OUT_PATH] = "path",      [KEY_SCHEDULE] = "name",       [KEY_REPORT] = "name",
-        [KEY_PIPELINE] = "name",      [KEY_RECOMPUTE] = "name",      [KEY_COUNTS] = "list",
-        [KEY_MODEL] = "mapping or path",
+        [KEY_PIPELINE] = "name",      [KEY_RECOMPUTE] = "name",      [KEY_BIND] = "name",
+        [KEY_COUNTS] = "list",        [KEY_MODEL] = "mapping or path",
     };
     return names[key->type];
 }

@@ -43,6 +43,11 @@ static const struct choice pipeline_names[] = {
     { "interleaved", PIPE_INTERLEAVED },
     { NULL, 0 },
 };
+static const struct choice bind_names[] = {
+    { "auto", BIND_AUTO },
+    { "none", BIND_NONE },
+    { NULL, 0 },
+};
 static const struct choice recompute_names[] = {
     { "none", RECOMPUTE_NONE },
     { "selective", RECOMPUTE_SELECTIVE },
@@ -52,7 +57,7 @@ static const struct choice recompute_names[] = {
     { NULL, 0 },
 };
 _Static_assert(sizeof(enum schedule) == sizeof(unsigned) && sizeof(enum pipe_schedule) == sizeof(unsigned) &&
-                   sizeof(enum recompute) == sizeof(unsigned),
+                   sizeof(enum recompute) == sizeof(unsigned) && sizeof(enum bind) == sizeof(unsigned),
                "an enum's field is written as an unsigned");
 
 /* By type of key: the names, and what an error expects. */
@@ -63,6 +68,7 @@ static const struct {
     [KEY_SCHEDULE] = { schedule_names, "constant, linear, cosine, wsd or inverse_sqrt" },
     [KEY_PIPELINE] = { pipeline_names, "gpipe, 1f1b or interleaved" },
     [KEY_RECOMPUTE] = { recompute_names, "none, selective or full" },
+    [KEY_BIND] = { bind_names, "auto or none" },
 };
 
 /* ---- fields ---- */
@@ -97,6 +103,7 @@ static enum err store(struct conf *c, const struct conf_key *key, const struct s
     case KEY_SCHEDULE:
     case KEY_PIPELINE:
     case KEY_RECOMPUTE:
+    case KEY_BIND:
         *(unsigned *)f = s->choice;
         return OK;
     case KEY_COUNTS:
@@ -136,6 +143,7 @@ static bool same(const struct conf *c, const struct conf_key *key, bool has, con
     case KEY_SCHEDULE:
     case KEY_PIPELINE:
     case KEY_RECOMPUTE:
+    case KEY_BIND:
         return *(const unsigned *)f == s->choice;
     case KEY_COUNTS:
         return c->pipe_counts_count == s->counts_count &&
@@ -292,6 +300,7 @@ static struct scalar_problem read_value(const struct conf_key *key, const struct
     case KEY_SCHEDULE:
     case KEY_PIPELINE:
     case KEY_RECOMPUTE:
+    case KEY_BIND:
         return read_choice(key, n, s);
     case KEY_COUNTS:
         return read_counts(n, s);
@@ -437,6 +446,7 @@ enum err conf_write_value(const struct conf *c, const struct conf_key *key, stru
     case KEY_SCHEDULE:
     case KEY_PIPELINE:
     case KEY_RECOMPUTE:
+    case KEY_BIND:
         return buf_add_string(out, choice_name(key, *(const unsigned *)f));
     case KEY_COUNTS:
         return write_counts(c, out);

@@ -26,8 +26,8 @@ enum err kern_new(struct kern **out, enum isa isa, struct pool *pool)
                         .attention = attention_leaves_of[isa],
                         .row = row_leaves_of[isa],
                         .param = param_leaves_of[isa] };
-    TRY_OUT(mem_big_alloc(&k->gemm_workspace, gemm_workspace_bytes(pool_threads(pool))));
-    TRY_OUT(mem_big_alloc(&k->attention_workspace, attention_workspace_bytes(pool_threads(pool))));
+    TRY_OUT(mem_big_alloc_by(&k->gemm_workspace, gemm_workspace_bytes(pool_threads(pool)), pool));
+    TRY_OUT(mem_big_alloc_by(&k->attention_workspace, attention_workspace_bytes(pool_threads(pool)), pool));
     *out = k;
     k = NULL;
 out:
@@ -44,6 +44,11 @@ void kern_free(struct kern *k)
     mem_big_free(k->gemm_workspace, gemm_workspace_bytes(threads));
     mem_big_free(k->attention_workspace, attention_workspace_bytes(threads));
     free(k);
+}
+
+struct pool *kern_pool(const struct kern *k)
+{
+    return k->pool;
 }
 
 enum isa kern_isa(const struct kern *k)

@@ -46,6 +46,7 @@ bool kern_isa_supported(enum isa isa);
 const char *kern_isa_name(enum isa isa);
 /* `pool` must outlive the result. */
 MUST_USE enum err kern_new(struct kern **out, enum isa isa, struct pool *pool);
+struct pool *kern_pool(const struct kern *k);
 void kern_free(struct kern *k);
 enum isa kern_isa(const struct kern *k);
 /* Bytes of packing buffers kern_new allocates for `threads` threads: part of the memory plan. */

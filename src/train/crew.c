@@ -3,51 +3,126 @@
 #include "train/crew.h"
 
 #include "base/cgroup.h"
-#include "base/cores.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/pool.h"
 
 #define LINES_MAX 16u /* for ranks that are not alike */
+#define BOUND_MAX 8u  /* ranks of a line whose cores are told */
 
-struct crew_member {
-    struct cores mine;
-    uint32_t node, quota, given, threads;
+/* What the ranks of one node have together. */
+struct node_use {
+    uint32_t ranks, threads;
+    uint32_t cores, at_once; /* of their masks: cores, hardware threads */
+    uint32_t quota;
+    bool given; /* some number of threads was */
+    bool bind;  /* all want to be bound */
 };
 
-/* The share of a rank among those of its node, whose masks are collected in `masks`. */
-static uint32_t fair_share(const struct crew *c, const struct crew_member *own, struct cores *masks)
+static struct node_use use_of(const struct crew_member *list, uint32_t count, uint32_t node)
 {
-    uint32_t count = 0;
-    masks[count++] = own->mine;
-    for (uint32_t r = 0; r < c->ranks; r++) {
-        if (c->list[r].node == own->node && &c->list[r] != own) {
-            masks[count++] = c->list[r].mine;
+    struct node_use u = { .quota = UINT32_MAX, .bind = true };
+    struct cores whole = { { 0 } }, mine = { { 0 } };
+    for (uint32_t r = 0; r < count; r++) {
+        const struct crew_member *m = &list[r];
+        if (m->node == node) {
+            u.ranks++;
+            u.threads += m->threads;
+            u.given = u.given || m->given > 0;
+            u.bind = u.bind && m->bind;
+            u.quota = m->quota < u.quota ? m->quota : u.quota;
+            cores_join(&whole, &m->whole);
+            cores_join(&mine, &m->mine);
         }
     }
-    uint32_t share = cores_share(masks, count, 0), quota = own->quota / count;
+    u.cores = cores_count(&whole);
+    u.at_once = cores_count(&mine);
+    return u;
+}
+
+static uint32_t fair_share(const struct cores *whole, uint32_t count, uint32_t i, uint32_t quota)
+{
+    uint32_t share = cores_share(whole, count, i);
+    quota /= count;
     share = share < quota ? share : quota;
     return share < 1 ? 1 : share > POOL_THREADS_MAX ? POOL_THREADS_MAX : share;
 }
 
-enum err crew_open(struct crew *c, struct comm_world *w, uint64_t given)
+/* Cores that ranks leave free may be wanted by another job that would bind itself to the same ones. */
+static bool have_cores_to_themselves(const struct node_use *u)
+{
+    return u->bind && u->threads <= u->cores && u->threads + u->ranks > u->cores && u->quota >= u->cores;
+}
+
+enum err crew_settle(struct crew_member *list, uint32_t count, const struct topology *t)
+{
+    void *mem;
+    TRY(mem_alloc(&mem, count, sizeof(struct cores)));
+    struct cores *whole = mem;
+    for (uint32_t i = 0; i < count; i++) {
+        whole[i] = list[i].whole;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        list[i].threads = list[i].given > 0 ? list[i].given : fair_share(whole, count, i, list[i].quota);
+    }
+    free(whole);
+    struct node_use u = use_of(list, count, list[0].node);
+    if (!have_cores_to_themselves(&u)) {
+        return OK;
+    }
+    TRY(mem_alloc(&mem, count, sizeof(struct topology_wish)));
+    struct topology_wish *wishes = mem;
+    for (uint32_t i = 0; i < count; i++) {
+        wishes[i] = (struct topology_wish){ .mask = list[i].mine, .threads = list[i].threads };
+    }
+    topology_assign(t, wishes, count);
+    for (uint32_t i = 0; i < count; i++) {
+        list[i].got = wishes[i].got;
+    }
+    free(wishes);
+    return OK;
+}
+
+/* Settle this rank's node, which is not collective, and keep what this rank takes. */
+static enum err settle_own(struct crew *c, struct crew_member *own, const struct topology *t)
+{
+    void *mem;
+    uint32_t count = 0, at = 0;
+    TRY(mem_alloc(&mem, c->ranks, sizeof(struct crew_member)));
+    struct crew_member *near = mem;
+    for (uint32_t r = 0; r < c->ranks; r++) {
+        if (c->list[r].node == own->node) {
+            at = &c->list[r] == own ? count : at;
+            near[count++] = c->list[r];
+        }
+    }
+    enum err err = crew_settle(near, count, t);
+    struct node_use u = use_of(near, count, own->node);
+    *own = near[at];
+    free(near);
+    bool bound = cores_count(&own->got) > 0;
+    c->threads = own->threads;
+    c->place = (struct pool_place){ .cores = own->got, .nodes = topology_nodes(t, bound ? &own->got : &own->mine),
+                                    .crowded = u.threads > u.at_once || u.threads > u.quota };
+    return err;
+}
+
+enum err crew_open(struct crew *c, struct comm_world *w, const struct conf *conf)
 {
     struct comm *all = comm_all(w);
-    struct crew_member mine = { .node = comm_node(w), .quota = cgroup_cores(""), .given = (uint32_t)given };
+    struct crew_member mine = { .node = comm_node(w), .quota = cgroup_cores(""), .given = (uint32_t)conf->threads,
+                                .bind = conf->bind_threads == BIND_AUTO };
+    struct topology t;
     void *mem;
     *c = (struct crew){ .ranks = comm_size(all) };
     TRY(mem_alloc(&mem, c->ranks, sizeof(struct crew_member)));
     c->list = mem;
-    TRY(mem_alloc(&mem, c->ranks, sizeof(struct cores)));
+    topology_load(&t, NULL);
     cores_mine(&mine.mine);
-    enum err err = comm_gather(all, &mine, sizeof(mine), c->list);
-    if (err == OK) {
-        mine.threads = given > 0 ? (uint32_t)given : fair_share(c, &c->list[comm_rank(all)], mem);
-        err = comm_gather(all, &mine, sizeof(mine), c->list);
-    }
-    c->threads = mine.threads;
-    free(mem);
-    return err;
+    topology_cores(&t, &mine.mine, &mine.whole);
+    TRY(comm_gather(all, &mine, sizeof(mine), c->list));
+    TRY(comm_agree(all, settle_own(c, &c->list[comm_rank(all)], &t)));
+    mine = c->list[comm_rank(all)];
+    return comm_gather(all, &mine, sizeof(mine), c->list);
 }
 
 void crew_close(struct crew *c)
@@ -56,9 +131,37 @@ void crew_close(struct crew *c)
     *c = (struct crew){ 0 };
 }
 
+enum err crew_pool(const struct crew *c, struct pool **out)
+{
+    TRY(pool_new(out, c->threads));
+    if (!pool_settle(*out, &c->place)) {
+        log_warning("bind_threads: the system refused to keep threads on their cores | bind_threads: none");
+    }
+    return OK;
+}
+
+static bool is_bound(const struct crew_member *m)
+{
+    return cores_count(&m->got) > 0;
+}
+
 static bool alike(const struct crew_member *a, const struct crew_member *b)
 {
-    return a->threads == b->threads && a->node == b->node && memcmp(&a->mine, &b->mine, sizeof(a->mine)) == 0;
+    return a->threads == b->threads && a->node == b->node && is_bound(a) == is_bound(b) &&
+           memcmp(&a->mine, &b->mine, sizeof(a->mine)) == 0;
+}
+
+/* ", bound to 0-1; 2-3": the cores of each of `count` ranks. */
+static enum err describe_bound(const struct crew_member *list, uint32_t count, struct buf *out)
+{
+    char cores[CORES_TEXT_BYTES];
+    for (uint32_t i = 0; i < count && is_bound(&list[i]); i++) {
+        if (i == BOUND_MAX) {
+            return buf_add_string(out, "; ..");
+        }
+        TRY(buf_printf(out, "%s%s", i == 0 ? ", bound to " : "; ", cores_text(&list[i].got, cores)));
+    }
+    return OK;
 }
 
 enum err crew_describe(const struct crew *c, struct buf *out)
@@ -82,35 +185,11 @@ enum err crew_describe(const struct crew *c, struct buf *out)
         TRY(buf_printf(out, "%u thread%s%s on core%s %s", m->threads, m->threads == 1 ? "" : "s",
                        hi - lo > 1 ? " each" : "", cores_count(&m->mine) == 1 ? "" : "s",
                        cores_text(&m->mine, cores)));
-        TRY(nodes > 1 ? buf_printf(out, " of node %u\n", m->node) : buf_add_string(out, "\n"));
+        TRY(nodes > 1 ? buf_printf(out, " of node %u", m->node) : OK);
+        TRY(describe_bound(m, hi - lo, out));
+        TRY(buf_add_string(out, "\n"));
     }
     return OK;
-}
-
-/* What the ranks of one node have together. */
-struct node_use {
-    uint32_t ranks, threads, cores;
-    bool given; /* some number of threads was */
-};
-
-static struct node_use use_of(const struct crew *c, uint32_t node)
-{
-    struct node_use u = { 0 };
-    struct cores mine = { { 0 } };
-    uint32_t quota = UINT32_MAX;
-    for (uint32_t r = 0; r < c->ranks; r++) {
-        const struct crew_member *m = &c->list[r];
-        if (m->node == node) {
-            u.ranks++;
-            u.threads += m->threads;
-            u.given = u.given || m->given > 0;
-            quota = m->quota < quota ? m->quota : quota;
-            cores_join(&mine, &m->mine);
-        }
-    }
-    u.cores = cores_count(&mine);
-    u.cores = u.cores < quota ? u.cores : quota;
-    return u;
 }
 
 void crew_warn(const struct crew *c)
@@ -120,7 +199,8 @@ void crew_warn(const struct crew *c)
         if (r > 0 && node == c->list[r - 1].node) {
             continue;
         }
-        struct node_use u = use_of(c, node);
+        struct node_use u = use_of(c->list, c->ranks, node);
+        u.cores = u.cores < u.quota ? u.cores : u.quota;
         if (u.threads > u.cores) {
             log_warning("node %u: %u rank%s with %u threads, but only %u core%s that they may use: they wait for each "
                         "other | %s", node, u.ranks, u.ranks == 1 ? "" : "s", u.threads, u.cores,

@@ -48,6 +48,7 @@ static enum err reduce(struct holdings *h, const struct job *j)
 static void *work(void *arg)
 {
     struct reducer *q = arg;
+    pool_leave(kern_pool(q->h->kern)); /* not beside one of its threads while another waits */
     pthread_mutex_lock(&q->lock);
     for (;;) {
         while (q->done == q->posted && !q->closing) {

@@ -1,11 +1,13 @@
 /* Why this exists: the loop around the step: what is reported, evaluated and saved, and when. */
 #include "base/file.h"
+#include "base/mem.h"
 #include "ckpt/ckpt.h"
 #include "train/balance.h"
 #include "train/optimizer.h"
 #include "train/output.h"
 #include "train/profiler.h"
 
+#define HUGE_SHARE_MIN 0.9
 #define REJECTED_MAX 5u /* steps in a row that may be rejected before the run gives up */
 
 /* A pipeline that waits for one stage says so, with a better division when there is one. */
@@ -31,6 +33,19 @@ static enum err describe_balance(const struct trainer *t, struct buf *out)
     return buf_add_string(out, "\n");
 }
 
+/* On pages of 4 KB every pass over the weights costs more, and nothing says why. */
+static enum err describe_pages(const struct trainer *t, struct buf *out)
+{
+    double share = mem_huge_share(t->arena.base, t->arena.capacity);
+    TRY(buf_printf(out, "memory: %.0f %% on 2-MB pages\n", 100.0 * share));
+    if (share >= HUGE_SHARE_MIN) {
+        return OK;
+    }
+    return buf_printf(out, "memory: hint: as root, echo %s\n",
+                      mem_huge_given("") ? "1 > /proc/sys/vm/compact_memory: what is free is in pieces"
+                                         : "madvise > /sys/kernel/mm/transparent_hugepage/enabled: there are none");
+}
+
 static enum err print_start(struct trainer *t)
 {
     const struct conf *c = t->conf;
@@ -47,6 +62,7 @@ static enum err print_start(struct trainer *t)
                        ranks > 1 ? " of rank 0" : "", log_bytes(trainer_planned_bytes(t), memory),
                        log_bytes(kept, model_bytes),
                        work > 0 ? ", work buffers of them " : "", work > 0 ? log_bytes(work, work_bytes) : ""));
+    TRY_OUT(describe_pages(t, &text));
     t->peak_gflops = kern_peak_gflops(t->kern);
     TRY_OUT(buf_printf(&text, "machine: %s, %.0f GFLOP/s measured peak%s (fp32)\n", kern_isa_name(kern_isa(t->kern)),
                        t->peak_gflops, ranks > 1 ? " of rank 0" : ""));

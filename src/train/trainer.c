@@ -209,14 +209,14 @@ static enum err open_model(struct trainer *t)
         place.trace = t->trace->layer;
     }
     TRY(kern_choose_isa(&isa));
-    TRY(pool_new(&t->pool, t->crew.threads));
+    TRY(crew_pool(&t->crew, &t->pool));
     TRY(kern_new(&t->kern, isa, t->pool));
     TRY(model_new(&t->model, &c->model, &shape, &place, t->kern));
     TRY(holdings_open(&t->holdings, &t->ranks, model_registry(t->model), t->kern, c));
     TRY(pipeline_open(&t->pipeline, &t->ranks, t->model));
     TRY(truth_open(&t->truth, &t->holdings));
     layout(t);
-    TRY(arena_back(&t->arena));
+    TRY(arena_back_by(&t->arena, t->pool));
     layout(t);
     return OK;
 }
@@ -306,7 +306,7 @@ enum err trainer_open(struct trainer *t, struct conf *conf, const struct trainer
     TRY_OUT(comm_agree(comm_all(w), open_local(t, conf)));
     TRY_OUT(comm_agree(comm_all(w), same_everywhere(comm_all(w), conf, t->data, t->eval_data)));
     TRY_OUT(watch(t, w));
-    TRY_OUT(crew_open(&t->crew, w, conf->threads));
+    TRY_OUT(crew_open(&t->crew, w, conf));
     TRY_OUT(ranks_open(&t->ranks, w, conf));
     TRY_OUT(comm_agree(comm_all(w), open_model(t)));
     comm_phase(w, PHASE_LOAD, 0, 0);

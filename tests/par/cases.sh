@@ -277,6 +277,16 @@ first=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
 share=$((alone > 1 ? alone / 2 : 1))
 cores "I21 two ranks share the cores" "machine: ranks 0-1: $share thread$([ $share = 1 ] || echo s) each on core" \
     OMP_NUM_THREADS=1
+if grep -q '^machine: .*, bound to' log; then
+    cores "I21 ranks that fill a node are bound" ", bound to $first; " A=1
+fi
+if begin "I21 threads can be left to the system"; then
+    ends 0 "$invar" train "$here/gpt2.yaml" --data_path data --output_dir out --report_to none --max_steps 1 \
+        --bind_threads none
+    says 0 ", bound to"
+    same_bits 1 one_thread
+    report
+fi
 BEFORE="taskset -c $first"
 cores "I21 ranks have no more threads than the cores that they may use" \
     "machine: ranks 0-1: 1 thread each on core $first" OMP_NUM_THREADS=8
