@@ -7,7 +7,7 @@ ASAN_FLAGS = -Db_sanitize=address,undefined -Dbuildtype=debugoptimized -Dc_args=
 TSAN_FLAGS = -Db_sanitize=thread -Dbuildtype=debugoptimized -Dwerror=false
 
 .DEFAULT_GOAL := all
-.PHONY: all demo test quick asan tsan mutants tidy install interop fault bench valgrind clang clean help deps
+.PHONY: all demo test quick asan tsan mutants tidy install interop fault bench valgrind clang clean help deps aarch64
 
 all: deps ## build (the default): build/invar
 	@test -f $(BUILD)/build.ninja || meson setup --prefix $(PREFIX) $(BUILD) >/dev/null
@@ -69,11 +69,15 @@ clang: all ## build with clang too, train with both builds, compare the bits
 	@tools/deps test
 	@tools/compare-compilers $(BUILD)/invar
 
+aarch64: all ## cross-build for aarch64, run the tests of kernels under qemu, train there: the same bits; minutes
+	@tools/deps aarch64
+	@tools/aarch64 $(BUILD)/invar
+
 clean: ## remove what was built
-	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-clang $(BUILD)-mpich
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-clang $(BUILD)-mpich $(BUILD)-aarch64 $(BUILD)-aarch64-sysroot
 
 deps:
 	@tools/deps
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
