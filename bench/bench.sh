@@ -6,10 +6,8 @@ set -eu
 
 build=${1:-build}
 ninja -C "$build" benches >/dev/null
-if [ -x "$build/bench_gemm" ]; then
-    echo "== matrix products beside oneDNN"
-    "$(dirname "$0")/gemm.sh" "$build/bench_gemm"
-fi
+echo "== matrix products beside the peers that are installed"
+"$(dirname "$0")/compare" "$build/bench_gemm"
 echo "== attention beside the peak"
 "$build/bench_attention"
 echo "== rows, parameters and the loss beside the speed of memory"

@@ -1,12 +1,13 @@
-/* How fast the matrix products of GPT-2 124M are beside oneDNN's, the same products in one process, taken in turns,
- * the best of several repetitions each: ratios survive a busy machine, absolute times do not.
+/* How fast the matrix products of GPT-2 124M and of a Llama of 135M are beside those of oneDNN, OpenBLAS and PyTorch:
+ * the same products on one machine, taken in turns, the best of several repetitions each. Ratios survive a busy
+ * machine, absolute times do not. bench/compare runs it in several processes.
  *
- *   bench_gemm [repetitions [threads [part of a name]]]
+ *   bench_gemm [repetitions [threads [part of a name]]]      INVAR_PYTHON: a Python that has torch
  *
- * Without a thread count the program runs itself once for 1 thread and once for all cores, because oneDNN's OpenMP
- * takes its count from the environment. Threads of the side that waits may spin for a while, so each timed call comes
- * after a pause and a small product of its own side that wakes its threads. */
-#include <dnnl.h>
+ * Without a thread count the program runs itself once for 1 thread and once for all cores, because OpenMP takes its
+ * count from the environment. Threads of the side that waits may spin for a while, so each timed call comes after a
+ * pause and a small product of its own side that wakes its threads. */
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,97 +16,112 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "kern/kern.h"
+#include "peers.h"
 
 #define REPETITIONS 9
 #define PAUSE_NS 4000000
-#define CASES_MAX 128u
+#define CASES_MAX 160u
 
 enum kind { FORWARD, TREE, DX, DW, GRAD, KINDS };
 static const char *const kind_names[KINDS] = { "forward", "forward, 4 segments", "dx", "dw", "dw, int64 gradient" };
 
-/* C[m][n] as a product over k; trans as in struct gemm_mat. */
-struct product {
-    char name[48];
+struct test_case {
+    struct product product;
     enum kind kind;
-    uint64_t m, n, k;
-    bool a_trans, b_trans;
 };
 
 struct bench {
     struct kern *kern;
-    float *a, *b, *c;
+    struct operands o;
     int64_t *grad;
     uint32_t threads, repetitions;
+    struct peer peer[PEERS];
 };
 
-/* x[rows][in] times a weight: stored [in][out], or [out][in] where `rows_out` (the head, tied to the embedding). */
-static struct product make(const char *layer, enum kind kind, uint64_t rows, const uint64_t in_out[2], bool rows_out)
+/* A linear map of x[rows][in]: its weight is stored [in][out], or [out][in] where `rows_out` (the head, tied to the
+ * embedding, and every map of a Llama). */
+struct map {
+    const char *name;
+    uint64_t in, out;
+    bool rows_out, splits; /* splits: its sum has segments */
+};
+
+static const struct map gpt2[] = {
+    { "qkv", 768, 2304, false, false }, { "proj", 768, 768, false, true },    { "fc1", 768, 3072, false, false },
+    { "fc2", 3072, 768, false, true },  { "head", 768, 50304, true, false },
+};
+static const struct map llama[] = {
+    { "llama q", 576, 576, true, false },         { "llama k, v", 576, 192, true, false },
+    { "llama proj", 576, 576, true, true },       { "llama gate, up", 576, 1536, true, false },
+    { "llama down", 1536, 576, true, true },      { "llama head", 576, 49152, true, false },
+};
+
+static struct test_case make(const struct map *l, enum kind kind, uint64_t rows)
 {
-    uint64_t in = in_out[0], out = in_out[1];
-    struct product p = { .kind = kind };
+    struct test_case c = { .kind = kind };
+    struct product *p = &c.product;
     if (kind == FORWARD || kind == TREE) {
-        p.m = rows, p.n = out, p.k = in, p.b_trans = !rows_out;
+        p->m = rows, p->n = l->out, p->k = l->in, p->b_trans = !l->rows_out;
     } else if (kind == DX) {
-        p.m = rows, p.n = in, p.k = out, p.b_trans = rows_out;
+        p->m = rows, p->n = l->in, p->k = l->out, p->b_trans = l->rows_out;
     } else {
-        p.m = rows_out ? out : in, p.n = rows_out ? in : out, p.k = rows, p.a_trans = true, p.b_trans = true;
+        p->m = l->rows_out ? l->out : l->in, p->n = l->rows_out ? l->in : l->out, p->k = rows;
+        p->a_trans = p->b_trans = true;
     }
-    snprintf(p.name, sizeof(p.name), "%s %s, M=%u", layer, kind_names[kind], (unsigned)rows);
-    return p;
+    snprintf(p->name, sizeof(p->name), "%s %s, M=%u", l->name, kind_names[kind], (unsigned)rows);
+    return c;
 }
 
-static uint32_t list_products(struct product out[CASES_MAX])
+static void add_map(struct test_case *out, uint32_t *count, const struct map *l, uint64_t rows)
 {
-    static const char *const layers[] = { "qkv", "proj", "fc1", "fc2", "head" };
-    static const uint64_t in_out[][2] = { { 768, 2304 }, { 768, 768 }, { 768, 3072 }, { 3072, 768 }, { 768, 50304 } };
-    static const uint64_t rows[] = { 512, 1024, 4096 };
-    uint32_t count = 0;
-    for (int r = 0; r < 3; r++) {
-        for (int l = 0; l < 5; l++) {
-            bool head = l == 4, splits = l == 1 || l == 3;
-            for (int kind = 0; kind < KINDS && !(head && rows[r] > 1024); kind++) {
-                if (kind != TREE || splits) {
-                    out[count++] = make(layers[l], (enum kind)kind, rows[r], in_out[l], head);
-                }
-            }
+    bool head = l->out > 40000;
+    for (int kind = 0; kind < KINDS && !(head && rows > 1024); kind++) {
+        if (kind != TREE || l->splits) {
+            out[(*count)++] = make(l, (enum kind)kind, rows);
         }
     }
+}
+
+static uint32_t list_cases(struct test_case out[CASES_MAX])
+{
+    static const uint64_t rows[] = { 512, 1024, 4096 };
+    uint32_t count = 0;
+    for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
+        for (size_t l = 0; l < sizeof(gpt2) / sizeof(gpt2[0]); l++) {
+            add_map(out, &count, &gpt2[l], rows[r]);
+        }
+    }
+    for (size_t l = 0; l < sizeof(llama) / sizeof(llama[0]); l++) {
+        add_map(out, &count, &llama[l], 1024);
+    }
+    BUG_IF(count > CASES_MAX);
     return count;
 }
 
-static void run_ours(struct bench *b, const struct product *p)
+static void run_ours(struct bench *b, const struct test_case *c)
 {
     struct gemm_piece piece[4];
-    uint32_t segments = p->kind == TREE ? 4 : 1;
+    const struct product *p = &c->product;
+    uint32_t segments = c->kind == TREE ? 4 : 1;
     for (uint32_t s = 0; s < segments; s++) {
         uint64_t k = p->k / segments, at = k * s;
         piece[s] = (struct gemm_piece){
-            .a = { b->a + (p->a_trans ? at * p->m : at), p->a_trans ? p->m : p->k, p->a_trans },
-            .b = { b->b + (p->b_trans ? at * p->n : at), p->b_trans ? p->n : p->k, p->b_trans },
+            .a = { b->o.a + (p->a_trans ? at * p->m : at), p->a_trans ? p->m : p->k, p->a_trans, NUM_F32 },
+            .b = { b->o.b + (p->b_trans ? at * p->n : at), p->b_trans ? p->n : p->k, p->b_trans, NUM_F32 },
             .k = k,
             .ends_segment = true,
         };
     }
     bool overflow = false;
     struct gemm_job job = { .m = p->m, .n = p->n, .pieces = piece, .pieces_count = segments };
-    if (p->kind == GRAD) {
+    if (c->kind == GRAD) {
         job.grad = b->grad, job.ldg = p->n, job.unit = 1024, job.grad_scale = 0x1p20f, job.overflow = &overflow;
         job.grad_limit = FIXED_UNIT_LIMIT;
     } else {
-        job.c = b->c, job.ldc = p->n;
+        job.c = b->o.c, job.ldc = p->n;
     }
     kern_gemm(b->kern, &job);
 }
-
-static void run_theirs(struct bench *b, const struct product *p)
-{
-    dnnl_dim_t m = (dnnl_dim_t)p->m, n = (dnnl_dim_t)p->n, k = (dnnl_dim_t)p->k;
-    /* row-major; our right operand is the transpose of theirs */
-    dnnl_sgemm(p->a_trans ? 'T' : 'N', p->b_trans ? 'N' : 'T', m, n, k, 1.0f, b->a, p->a_trans ? m : k, b->b,
-               p->b_trans ? n : k, 0.0f, b->c, n);
-}
-
-typedef void side_fn(struct bench *b, const struct product *p);
 
 static double seconds_now(const struct bench *b)
 {
@@ -116,51 +132,110 @@ static double seconds_now(const struct bench *b)
     return log_seconds();
 }
 
-static double time_side(struct bench *b, const struct product *p, side_fn *run)
+/* One side's seconds of a case; side PEERS: ours. */
+static double time_side(struct bench *b, const struct test_case *c, uint32_t side)
 {
+    double start = 0, own = 0;
     nanosleep(&(struct timespec){ .tv_nsec = PAUSE_NS }, NULL);
-    run(b, p); /* not counted: wakes the threads and lets the system put each on a core of its own */
-    double start = seconds_now(b);
-    run(b, p);
-    return seconds_now(b) - start;
+    for (int i = 0; i < 2 && own == 0; i++) { /* the first wakes the threads, each on a core of its own: not counted */
+        start = seconds_now(b);
+        if (side == PEERS) {
+            run_ours(b, c);
+        } else {
+            own = b->peer[side].run(&b->peer[side], &c->product, &b->o);
+        }
+    }
+    return own > 0 ? own : seconds_now(b) - start;
 }
 
-/* Prints one row; returns the ratio of speeds, ours over theirs. */
-static double compare(struct bench *b, const struct product *p)
+/* What the ratios of one peer come to. */
+struct tally {
+    double log_sum, least;
+};
+
+static bool is_there(const struct bench *b, uint32_t side)
 {
-    double ours = 1e30, theirs = 1e30, work = 2e-9 * (double)p->m * (double)p->n * (double)p->k;
-    for (uint32_t r = 0; r < b->repetitions; r++) {
-        double t = time_side(b, p, run_ours);
-        ours = t < ours ? t : ours;
-        t = time_side(b, p, run_theirs);
-        theirs = t < theirs ? t : theirs;
+    return b->peer[side].absent[0] == '\0';
+}
+
+/* Prints one row. */
+static void compare(struct bench *b, const struct test_case *c, struct tally tally[PEERS])
+{
+    const struct product *p = &c->product;
+    double best[PEERS + 1], work = 2e-9 * (double)p->m * (double)p->n * (double)p->k;
+    for (uint32_t s = 0; s <= PEERS; s++) {
+        best[s] = 1e30;
     }
-    printf("%-34s %6u %6u %6u %9.1f %9.1f %7.3f\n", p->name, (unsigned)p->m, (unsigned)p->n, (unsigned)p->k,
-           work / ours, work / theirs, theirs / ours);
+    for (uint32_t r = 0; r < b->repetitions; r++) {
+        for (uint32_t s = 0; s <= PEERS; s++) {
+            double t = s == PEERS || is_there(b, s) ? time_side(b, c, s) : 1e30;
+            best[s] = t < best[s] ? t : best[s];
+        }
+    }
+    printf("%-38s %6u %6u %6u %9.1f", p->name, (unsigned)p->m, (unsigned)p->n, (unsigned)p->k, work / best[PEERS]);
+    for (uint32_t s = 0; s < PEERS; s++) {
+        double ratio = best[s] / best[PEERS];
+        if (!is_there(b, s)) {
+            printf(" %9s %7s", "-", "-");
+            continue;
+        }
+        printf(" %9.1f %7.3f", work / best[s], ratio);
+        tally[s].log_sum += fmath_log(ratio);
+        tally[s].least = ratio < tally[s].least ? ratio : tally[s].least;
+    }
+    printf("\n");
     fflush(stdout);
-    return theirs / ours;
 }
 
 static enum err bench_all(struct bench *b, const char *part)
 {
-    struct product list[CASES_MAX];
-    uint32_t count = list_products(list), done = 0;
-    double log_sum = 0, least = 1e30;
-    printf("%-34s %6s %6s %6s %9s %9s %7s\n", "product", "m", "n", "k", "GFLOP/s", "oneDNN", "ratio");
+    struct test_case list[CASES_MAX];
+    struct tally tally[PEERS];
+    uint32_t count = list_cases(list), done = 0;
+    printf("%-38s %6s %6s %6s %9s", "product", "m", "n", "k", "GFLOP/s");
+    for (uint32_t s = 0; s < PEERS; s++) {
+        tally[s] = (struct tally){ 0, 1e30 };
+        printf(" %9s %7s", peers[s].name, "ratio");
+    }
+    printf("\n");
     for (uint32_t i = 0; i < count; i++) {
-        if (strstr(list[i].name, part) != NULL) {
-            double ratio = compare(b, &list[i]);
-            log_sum += fmath_log(ratio);
-            least = ratio < least ? ratio : least;
+        if (strstr(list[i].product.name, part) != NULL) {
+            compare(b, &list[i], tally);
             done++;
         }
     }
     if (done == 0) {
         return FAIL(ERR_USAGE, "\"%s\": no product has this in its name", part);
     }
-    printf("geometric mean %.3f, least %.3f of %u; FMA peak %.1f GFLOP/s\n", fmath_exp(log_sum / done), least, done,
-           kern_peak_gflops(b->kern));
+    for (uint32_t s = 0; s < PEERS; s++) {
+        if (is_there(b, s)) {
+            printf("of %s: geometric mean %.3f, least %.3f of %u\n", b->peer[s].name,
+                   fmath_exp(tally[s].log_sum / done), tally[s].least, done);
+        } else {
+            printf("of %s: absent, %s\n", b->peer[s].name, b->peer[s].absent);
+        }
+    }
+    printf("FMA peak %.1f GFLOP/s\n", kern_peak_gflops(b->kern));
     return OK;
+}
+
+static void open_peers(struct bench *b)
+{
+    for (uint32_t s = 0; s < PEERS; s++) {
+        b->peer[s] = peers[s];
+        if (!b->peer[s].open(&b->peer[s], b->threads) && is_there(b, s)) {
+            snprintf(b->peer[s].absent, sizeof(b->peer[s].absent), "it did not start");
+        }
+    }
+}
+
+static void close_peers(struct bench *b)
+{
+    for (uint32_t s = 0; s < PEERS; s++) {
+        if (b->peer[s].close != NULL && is_there(b, s)) {
+            b->peer[s].close(&b->peer[s]);
+        }
+    }
 }
 
 static enum err bench_threads(uint32_t threads, uint32_t repetitions, const char *part)
@@ -176,21 +251,21 @@ static enum err bench_threads(uint32_t threads, uint32_t repetitions, const char
     TRY_OUT(pool_new(&pool, threads));
     TRY_OUT(kern_new(&b.kern, isa, pool));
     TRY_OUT(mem_big_alloc(&mem, bytes));
-    b.a = mem;
-    b.b = b.a + big;
-    b.c = b.b + wide;
-    b.grad = (int64_t *)(void *)(b.c + big);
+    b.o = (struct operands){ mem, (float *)mem + big, (float *)mem + big + wide };
+    b.grad = (int64_t *)(void *)(b.o.c + big);
     for (size_t i = 0; i < big; i++) {
-        b.a[i] = (float)(i % 1021) * 0x1p-10f - 0.5f;
+        b.o.a[i] = (float)(i % 1021) * 0x1p-10f - 0.5f;
     }
     for (size_t i = 0; i < (wide > small ? wide : small); i++) {
-        b.b[i] = (float)(i % 2039) * 0x1p-12f - 0.25f;
+        b.o.b[i] = (float)(i % 2039) * 0x1p-12f - 0.25f;
     }
-    memset(b.c, 0, big * sizeof(float));
+    memset(b.o.c, 0, big * sizeof(float));
     memset(b.grad, 0, wide * sizeof(int64_t));
     printf("\n%u thread%s, %s, best of %u\n", threads, threads == 1 ? "" : "s", kern_isa_name(isa), repetitions);
+    open_peers(&b);
     err = bench_all(&b, part);
 out:
+    close_peers(&b);
     mem_big_free(mem, bytes);
     kern_free(b.kern);
     pool_free(pool);
@@ -209,6 +284,8 @@ static enum err run_again(const char *repetitions, uint32_t threads, const char 
     }
     if (child == 0) {
         setenv("OMP_NUM_THREADS", count, 1);
+        unsetenv("OPENBLAS_CORETYPE"); /* each peer chooses for this processor */
+        unsetenv("OPENBLAS_L2_SIZE");
         execl("/proc/self/exe", "bench_gemm", repetitions, count, part, (char *)NULL);
         _exit(1);
     }
