@@ -1,6 +1,6 @@
-/* How near the functions that go over rows, parameters and gradients come to the speed of memory, and what the loss costs
- * beside the products of its head. The measure of the first is an in-place stream: half as many bytes as the function
- * moves, each read and written once. Both run in turns in one process: ratios survive a busy machine.
+/* How near the functions that go over rows, parameters and gradients come to the speed of memory, and what the loss
+ * costs beside the products of its head. The measure of the first is an in-place stream: half as many bytes as the
+ * function moves, each read and written once. Both run in turns in one process: ratios survive a busy machine.
  *
  *   bench_row [repetitions [threads]]      INVAR_ISA chooses the instruction set */
 #include <time.h>
@@ -274,8 +274,8 @@ static void bench_head(struct bench *b)
         }
     }
     double products = best[0] + best[2] + best[3];
-    printf("head, %u rows: logits %.1f ms, loss %.1f, dx %.1f, dw %.1f: %.3f of its products\n", HEAD_ROWS, best[0] * 1e3,
-           best[1] * 1e3, best[2] * 1e3, best[3] * 1e3, (products + best[1]) / products);
+    printf("head, %u rows: logits %.1f ms, loss %.1f, dx %.1f, dw %.1f: %.3f of its products\n", HEAD_ROWS,
+           best[0] * 1e3, best[1] * 1e3, best[2] * 1e3, best[3] * 1e3, (products + best[1]) / products);
 }
 
 static enum err bench_threads(uint32_t threads, uint32_t repetitions)

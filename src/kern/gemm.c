@@ -8,11 +8,13 @@
  * each task packs the columns it multiplies for itself, into its own cache.
  *
  * Invariants: a tile of a chunk is computed by one task; tasks of one phase write disjoint memory; everything lives
- * in the workspace kern_new allocated, whose size does not depend on the job. */
+ * in the workspace kern_new allocated, whose size does not depend on the job. What follows on whole rows (job->then) is
+ * done by the task that ends a block of rows: those of one block are handed out together. */
 #include "kern/gemm_leaf.h"
 
 #include "base/mem.h"
 #include "kern/gemm_plan.h"
+#include "kern/gemm_then.h"
 
 /* Cache blocking. A chunk's panel of b (CELLS_LIMIT x 48 cells of 4 bytes) plus a task's rows of a (TASK_ROWS x
  * CELLS_LIMIT) stay in L2, the packed block of b and the partial tiles in L3. */
@@ -77,6 +79,8 @@ struct phase {
     uint64_t a_tasks, b_tasks;
     /* multiplying: panels of one task, and tasks across one row of tasks */
     uint64_t task_row_panels, task_col_panels, tasks_across;
+    struct gemm_then_work *then;
+    bool finishes; /* rows of C that something follows */
 };
 
 static uint64_t div_up(uint64_t a, uint64_t b)
@@ -277,6 +281,10 @@ static void multiply_task(void *arg, uint64_t task, uint32_t worker)
             run_tile(b, ip, jp, scratch);
         }
     }
+    if (ph->finishes) {
+        gemm_then_task(ph->then, task / ph->tasks_across, ph->tasks_across, b->i0 + ip0 * b->leaf->mr,
+                       b->i0 + min_u64(ip1 * b->leaf->mr, b->rows));
+    }
 }
 
 /* ---- many rows: packing shared by all threads ---- */
@@ -312,6 +320,11 @@ static void multiply_chunk(struct phase *ph)
         ph->task_col_panels /= 2;
     }
     ph->tasks_across = div_up(b->col_panels, ph->task_col_panels);
+    ph->finishes = ph->then->leaf != NULL && b->chunk.step[b->chunk.steps - 1].final &&
+                   b->j0 + b->cols == b->plan->job->n;
+    if (ph->finishes) {
+        gemm_then_begin(ph->then);
+    }
     run_phase(ph, down * ph->tasks_across, multiply_task);
 }
 
@@ -322,7 +335,7 @@ static uint64_t even_block(uint64_t n, uint64_t limit, uint64_t width)
     return div_up(panels, div_up(panels, most)) * width;
 }
 
-static void gemm_many_rows(struct kern *k, const struct gemm_plan *plan, bool serial)
+static void gemm_many_rows(struct kern *k, const struct gemm_plan *plan, struct gemm_then_work *then, bool serial)
 {
     const struct gemm_job *job = plan->job;
     struct block b = { .plan = plan,
@@ -331,12 +344,15 @@ static void gemm_many_rows(struct kern *k, const struct gemm_plan *plan, bool se
                        .a = workspace_a(k),
                        .b = workspace_b(k),
                        .partial = workspace_partial(k) };
-    struct phase ph = { .k = k, .block = &b, .serial = serial };
+    struct phase ph = { .k = k, .block = &b, .serial = serial, .then = then };
     uint64_t mr = b.leaf->mr, nr = b.leaf->nr, depth = plan->cells_chunk > 0 ? plan->cells_chunk : 1;
     uint64_t cols = even_block(job->n, B_FLOATS / depth, nr);
     uint64_t rows_limit = A_FLOATS / depth;
     if (plan->carry) {
         rows_limit = min_u64(rows_limit, PARTIAL_FLOATS / (cols * (plan->levels + 1)));
+    }
+    if (then->leaf != NULL) {
+        rows_limit = min_u64(rows_limit, GEMM_THEN_BLOCKS * (TASK_ROWS / mr * mr));
     }
     uint64_t rows = even_block(job->m, rows_limit, mr);
     b.a_whole = rows * plan->cells_total <= A_FLOATS;
@@ -467,9 +483,12 @@ void kern_gemm(struct kern *k, const struct gemm_job *job)
     if (job->m == 0 || job->n == 0) {
         return;
     }
+    struct gemm_then_work then;
+    gemm_then_prepare(&then, k, job);
     if (try_few_rows(k, job)) {
+        gemm_then_all(k, &then, job->m);
         return;
     }
     struct gemm_plan plan = gemm_plan_of(job, product_of(k, job)->k_step, CELLS_LIMIT);
-    gemm_many_rows(k, &plan, is_small(job, plan.cells_total));
+    gemm_many_rows(k, &plan, &then, is_small(job, plan.cells_total));
 }

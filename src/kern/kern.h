@@ -80,6 +80,24 @@ struct gemm_piece {
 
 #define GEMM_PIECES_MAX 32u
 
+struct rope; /* below, with the functions for rows */
+
+/* What is done to whole rows of C once they are finished, while they are in the cache: y = gelu(c), y = silu(gate) c,
+ * the rotation of c in place, or y = norm of c. The bits are those of the function for rows (below), called on all of C
+ * after the product; arguments are as there. Other rows are still being computed then: y, mean and rstd may not overlap
+ * anything else of the job. */
+enum gemm_then_kind { GEMM_THEN_GELU, GEMM_THEN_SWIGLU, GEMM_THEN_ROPE, GEMM_THEN_LAYERNORM, GEMM_THEN_RMSNORM };
+struct gemm_then {
+    enum gemm_then_kind kind;
+    void *y;                  /* [m][n], all but ROPE; C is [m][n] without gaps, too */
+    enum num y_type;          /* fp32 for GELU and SWIGLU */
+    const void *gate;         /* SWIGLU: [m][n], of C's type */
+    const struct rope *rope;  /* ROPE: the first heads * head_dim columns of C */
+    const float *gain, *bias; /* norms, of an fp32 C; bias and mean only of LAYERNORM */
+    float eps;
+    float *mean, *rstd; /* [m] */
+};
+
 /* What happens to a finished element v = tree sum, in this order. */
 struct gemm_job {
     uint64_t m, n;
@@ -95,7 +113,8 @@ struct gemm_job {
     const float *bias;     /* [n] or NULL */
     const float *residual; /* m x n, ldr; may be c itself; or NULL */
     uint64_t ldr;
-    /* Gradient result (when grad is not NULL; c, bias, residual must be NULL, all segments one): the summed
+    const struct gemm_then *then; /* on rows of the result; or NULL */
+    /* Gradient result (when grad is not NULL; c, bias, residual, then must be NULL, all segments one): the summed
      * dimension is cut every `unit` elements from its start; each unit's chain v starts at +0 and is added as an
      * integer: grad[i * ldg + j] += round_to_nearest_even(v * grad_scale). |v * grad_scale| >= grad_limit or NaN
      * sets *overflow. */
