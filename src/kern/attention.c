@@ -97,7 +97,7 @@ void kern_attention_forward(struct kern *k, const struct attention *a)
     POOL_SPAN(k->pool, "attention", a->rows, a->heads, a->head_dim);
     check(a);
     uint64_t columns = a->rows * (a->heads / a->kv_heads);
-    struct division d = { .k = k, .a = a, .blocks = blocks_of(columns, ATTENTION_COLUMNS) };
+    struct division d = { .k = k, .a = a, .blocks = blocks_of(columns, attention_columns(a->head_dim)) };
     pool_run(k->pool, d.blocks * a->kv_heads, forward_task, &d);
 }
 

@@ -41,7 +41,7 @@ struct forward {
     uint64_t words;           /* numbers_in_word(bf16) */
     float *k, *v;             /* block of keys; in pairs k is [key][d / 2], v [key / 2][d] */
     float *scores, *operands; /* [BLOCK][PANEL]; weights as operands of the product with v: the same place for fp32 */
-    struct panel panel[ATTENTION_COLUMNS / PANEL];
+    struct panel panel[ATTENTION_COLUMNS_MAX / PANEL];
     uint64_t panels;
     struct ahead next_k, next_v; /* the next block of keys */
 };
@@ -95,14 +95,29 @@ static struct v16 mask_and_max(float *s, uint64_t keys, struct v16 last, bool ma
     return v16_max(v16_max(most[0], most[1]), v16_max(most[2], most[3]));
 }
 
-/* Sum over keys in 16 lanes and the tree; here a lane is a row of vectors. */
-static struct v16 lane_sum(const float *p, uint64_t keys)
+/* Scores of 16 columns become weights, operands of the product with v; returns their sum over keys in 16 lanes and the
+ * tree. Here a lane is a vector of columns. bf16: weights of scores times `scale`; the sum is of what is not rounded yet. */
+V16_INLINE struct v16 weigh(const float *s, float *operands, uint64_t keys, struct v16 most, struct v16 scale,
+                            const bool bf16)
 {
+    const uint64_t words = numbers_in_word(bf16);
     struct v16 lane[16];
-    for (uint64_t l = 0; l < 16; l++) {
-        lane[l] = v16_zero();
+    for (uint64_t l = 0; l < 16; l += words) {
+        struct v16 sum[2] = { v16_zero(), v16_zero() };
         for (uint64_t k = l; k < keys; k += 16) {
-            lane[l] = v16_add(lane[l], v16_load(p + k * PANEL));
+            struct v16 weight[2];
+            UNROLL(2)
+            for (uint64_t e = 0; e < words; e++) {
+                struct v16 score = v16_load(s + (k + e) * PANEL);
+                weight[e] = v16_exp_low(v16_sub(bf16 ? v16_mul(score, scale) : score, most));
+                sum[e] = v16_add(sum[e], weight[e]);
+            }
+            struct v16 operand = words == 2 ? v16_pair(weight[0], weight[1]) : bf16 ? v16_round_bf16(weight[0]) : weight[0];
+            v16_store(operands + k / words * PANEL, operand);
+        }
+        UNROLL(2)
+        for (uint64_t e = 0; e < words; e++) {
+            lane[l + e] = sum[e];
         }
     }
     for (uint64_t half = 8; half > 0; half /= 2) {
@@ -111,24 +126,6 @@ static struct v16 lane_sum(const float *p, uint64_t keys)
         }
     }
     return lane[0];
-}
-
-/* Scores of 16 columns become weights; bf16: of scores times `scale`, and operands are rounded. */
-V16_INLINE void weigh(float *s, float *operands, uint64_t keys, struct v16 most, struct v16 scale, const bool bf16)
-{
-    const uint64_t pair = numbers_in_word(bf16);
-    for (uint64_t k = 0; k < keys; k += pair) {
-        struct v16 weight[2];
-        UNROLL(2)
-        for (uint64_t e = 0; e < pair; e++) {
-            struct v16 score = v16_load(s + (k + e) * PANEL);
-            weight[e] = v16_exp_low(v16_sub(bf16 ? v16_mul(score, scale) : score, most));
-            v16_store(s + (k + e) * PANEL, weight[e]);
-        }
-        if (bf16) {
-            v16_store(operands + k / pair * PANEL, pair == 2 ? v16_pair(weight[0], weight[1]) : v16_round_bf16(weight[0]));
-        }
-    }
 }
 
 /* Scores to weights for vector v of a panel; `key` is the first key of the block. The largest of scaled scores is the
@@ -142,12 +139,8 @@ static void panel_softmax(const struct forward *f, struct panel *p, uint64_t v, 
     struct v16 most = mask_and_max(s, keys, v16i_to_float(seen), masked);
     struct v16 now = v16_max(before, f->bf16 ? v16_mul(most, scale) : most);
     struct v16 alpha = v16_exp_low(v16_sub(before, now));
-    if (f->bf16) {
-        weigh(s, operands, keys, now, scale, true);
-    } else {
-        weigh(s, operands, keys, now, scale, false);
-    }
-    v16_store(p->sum + v * 16, v16_fma(v16_load(p->sum + v * 16), alpha, lane_sum(s, keys)));
+    struct v16 sum = f->bf16 ? weigh(s, operands, keys, now, scale, true) : weigh(s, operands, keys, now, scale, false);
+    v16_store(p->sum + v * 16, v16_fma(v16_load(p->sum + v * 16), alpha, sum));
     v16_store(p->max + v * 16, now);
     v16_store(p->alpha + v * 16, alpha);
 }
@@ -447,8 +440,8 @@ static void forward(const struct attention_task *t)
     const struct attention *a = t->a;
     struct forward f = { .a = a, .kv_head = t->kv_head, .group = a->heads / a->kv_heads, .dim = a->head_dim,
                          .bf16 = a->type == NUM_BF16, .words = numbers_in_word(a->type == NUM_BF16) };
-    uint64_t columns = a->rows * f.group, column = t->block * ATTENTION_COLUMNS;
-    uint64_t end = columns - column < ATTENTION_COLUMNS ? columns : column + ATTENTION_COLUMNS;
+    uint64_t columns = a->rows * f.group, at_once = attention_columns(f.dim), column = t->block * at_once;
+    uint64_t end = columns - column < at_once ? columns : column + at_once;
     if (end - column <= FEW) {
         forward_few(&f, t->scratch, column, end);
     } else {

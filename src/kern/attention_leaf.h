@@ -8,8 +8,14 @@
 
 #define ATTENTION_BLOCK 64u    /* keys of one block, and query rows of one backward step */
 #define ATTENTION_GROUP 8u     /* rows and keys that are computed together: head sizes are multiples of it */
-#define ATTENTION_COLUMNS 128u /* query columns of one forward task */
+#define ATTENTION_COLUMNS_MAX 256u
 #define ATTENTION_DIM_MAX 256u
+
+/* Query columns of one forward task: as many as leave room in the second cache. */
+static inline uint64_t attention_columns(uint64_t head_dim)
+{
+    return head_dim <= ATTENTION_DIM_MAX / 2 ? ATTENTION_COLUMNS_MAX : ATTENTION_COLUMNS_MAX / 2;
+}
 
 /* Floats of scratch one thread needs; the backward pass takes most: six blocks of rows, two of columns, two of
  * scores. */
@@ -23,7 +29,7 @@ struct attention_task {
     const struct attention_grad *g;
     uint64_t kv_head;
     float *scratch; /* ATTENTION_SCRATCH_FLOATS, aligned to 64 bytes */
-    uint64_t block; /* forward: of ATTENTION_COLUMNS columns */
+    uint64_t block; /* forward: of attention_columns columns */
     /* Backward: the keys and queries, and which of their gradients are wanted. dk and dv: one block of keys, k_lo ==
      * q_lo. dq starts at key 0 and goes on from what is in memory where k_lo is another: tasks that follow each
      * other. */

@@ -17,10 +17,13 @@
 #define PRAGMA_(text) _Pragma(#text)
 #if KERN_ISA == 0
 #define UNROLL(n)
+#define UNROLL_SOME(n)
 #elif defined(__clang__)
 #define UNROLL(n) PRAGMA_(clang loop unroll(full))
+#define UNROLL_SOME(n) PRAGMA_(clang loop unroll_count(n))
 #else
 #define UNROLL(n) PRAGMA_(GCC unroll n)
+#define UNROLL_SOME(n) PRAGMA_(GCC unroll n)
 #endif
 
 #define BLOCK ATTENTION_BLOCK
@@ -90,6 +93,7 @@ V16_INLINE void tile(const struct product *p, uint64_t i, uint64_t j, const uint
         }
     }
     const float *a = p->a + i * p->a_row, *b = p->b + j;
+    UNROLL_SOME(4)
     for (uint64_t k = p->k; k > 0; k--, a += p->a_k, b += p->b_k) {
         struct v16 row[2];
         UNROLL(2)
@@ -270,14 +274,31 @@ static inline void zero_rows(float *dst, uint64_t from, uint64_t end, uint64_t t
     }
 }
 
+V16_INLINE void copy_rows_of(float *dst, const struct matrix *m, uint64_t rows, uint64_t dim, const enum num type,
+                             const bool bf16)
+{
+    const struct matrix known = { m->p, type, m->ld, bf16, m->scale };
+    uint64_t to = block_row(dim), width = round_up(dim, PANEL);
+    for (uint64_t r = 0; r < rows; r++) {
+        uint64_t d = 0;
+        for (; d + 16 <= dim; d += 16) {
+            v16_store(dst + r * to + d, matrix_load(&known, r, d, 16));
+        }
+        for (; d < width; d += 16) {
+            v16_store(dst + r * to + d, matrix_load(&known, r, d, vector_part(d, dim)));
+        }
+    }
+}
+
 /* dst[r * block_row + d] = element d of row r for `rows` rows; up to a multiple of PANEL columns the rest is zeros. */
 static inline void copy_rows(float *dst, const struct matrix *m, uint64_t rows, uint64_t dim)
 {
-    uint64_t to = block_row(dim), width = round_up(dim, PANEL);
-    for (uint64_t r = 0; r < rows; r++) {
-        for (uint64_t d = 0; d < width; d += 16) {
-            v16_store(dst + r * to + d, matrix_load(m, r, d, vector_part(d, dim)));
-        }
+    if (m->type == NUM_BF16) {
+        copy_rows_of(dst, m, rows, dim, NUM_BF16, true);
+    } else if (m->bf16) {
+        copy_rows_of(dst, m, rows, dim, NUM_F32, true);
+    } else {
+        copy_rows_of(dst, m, rows, dim, NUM_F32, false);
     }
 }
 
@@ -336,6 +357,17 @@ static inline void fetch_ahead(const struct ahead *x, uint64_t first, uint64_t c
     }
 }
 
+/* Stores of a part of a vector are slow where they are masked. */
+V16_INLINE void store_numbers(void *p, enum num type, uint64_t i, struct v16 v, uint32_t n)
+{
+    void *at = num_at_mut(p, type, i);
+    if (type == NUM_BF16) {
+        n < 16 ? v16_store_bf16_n(at, v, n) : v16_store_bf16(at, v);
+    } else {
+        n < 16 ? v16_store_n(at, v, n) : v16_store(at, v);
+    }
+}
+
 /* The inverse of copy_rows, times `factor`. */
 static inline void store_block(const float *src, float *dst, uint64_t ld, uint64_t rows, uint64_t dim, float factor)
 {
@@ -343,20 +375,8 @@ static inline void store_block(const float *src, float *dst, uint64_t ld, uint64
     struct v16 by = v16_set1(factor);
     for (uint64_t r = 0; r < rows; r++) {
         for (uint64_t d = 0; d < dim; d += 16) {
-            v16_store_n(dst + r * ld + d, v16_mul(v16_load(src + r * from + d), by), vector_part(d, dim));
+            store_numbers(dst, NUM_F32, r * ld + d, v16_mul(v16_load(src + r * from + d), by), vector_part(d, dim));
         }
-    }
-}
-
-V16_INLINE void store_numbers(void *p, enum num type, uint64_t i, struct v16 v, uint32_t n)
-{
-    void *at = num_at_mut(p, type, i);
-    if (type == NUM_F32) {
-        v16_store_n(at, v, n);
-    } else if (n < 16) {
-        v16_store_bf16_n(at, v, n);
-    } else {
-        v16_store_bf16(at, v);
     }
 }
 
