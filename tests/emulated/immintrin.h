@@ -178,6 +178,11 @@ EMULATED __m256i _mm256_rol_epi32(__m256i v, int count)
     return (__m256i)((emulated_half_u32)v << count | (emulated_half_u32)v >> (32 - count));
 }
 
+EMULATED __m512i _mm512_rol_epi32(__m512i v, int count)
+{
+    return (__m512i)((emulated_u32)v << count | (emulated_u32)v >> (32 - count));
+}
+
 /* ---- constants, loads, stores, masked operations: lanes outside a mask are not read and not written ---- */
 
 EMULATED __m512 _mm512_set1_ps(float x)
