@@ -16,7 +16,7 @@ static const char usage[] =
     "  --steps N               steps of each run (3)\n"
     "  --layouts LIST          layouts separated by spaces, e.g. \"dp2 tp2,sp pp2,mb1\"; all: every axis alone and in\n"
     "                          pairs (the default). Parts: dpN tpN ppN cpN zeroN sp mbN threadsN gpipe 1f1b vN\n"
-    "                          layersA-B-.. seedN (delays and reorderings from a seed)\n"
+    "                          layersA-B-.. selective full (recomputation) seedN (delays and reorderings from a seed)\n"
     "  --key value             any key of the configuration\n";
 
 /* Flags of this command, taken out of the arguments of the configuration. */

@@ -41,6 +41,27 @@ static const struct token {
 };
 #define TOKENS (sizeof(tokens) / sizeof(tokens[0]))
 
+/* Tokens without a number: a choice of a key each, `fallback` when it is not made. */
+enum { WORD_SEQUENCE, WORD_SCHEDULE, WORD_RECOMPUTE, WORD_KEYS };
+static const struct {
+    const char *key, *fallback;
+} word_keys[WORD_KEYS] = {
+    [WORD_SEQUENCE] = { "sequence_parallel", "false" },
+    [WORD_SCHEDULE] = { "pipeline_schedule", "null" },
+    [WORD_RECOMPUTE] = { "gradient_checkpointing", "none" },
+};
+static const struct {
+    const char *name, *value;
+    int key;
+} words[] = {
+    { "sp", "true", WORD_SEQUENCE },
+    { "gpipe", "gpipe", WORD_SCHEDULE },
+    { "1f1b", "1f1b", WORD_SCHEDULE },
+    { "selective", "selective", WORD_RECOMPUTE },
+    { "full", "full", WORD_RECOMPUTE },
+};
+#define WORDS (sizeof(words) / sizeof(words[0]))
+
 static enum err add_word(struct verify_layout *l, const char *key, const char *value)
 {
     BUG_IF((size_t)l->count + 2 > sizeof(l->words) / sizeof(l->words[0]));
@@ -53,7 +74,7 @@ static enum err unknown_token(const char *token)
 {
     return FAIL(ERR_USAGE,
                 "layout: \"%s\" is no part of a layout | parts are dpN tpN ppN cpN zeroN sp mbN threadsN gpipe 1f1b vN "
-                "layersA-B-.. seedN, joined by commas; or serial",
+                "layersA-B-.. selective full seedN, joined by commas; or serial",
                 token);
 }
 
@@ -98,7 +119,7 @@ static enum err add_token(struct verify_layout *l, const char *token, bool *seen
 
 enum err verify_layout_parse(struct verify_layout *l, const char *text)
 {
-    bool seen[TOKENS] = { false }, sp = false, schedule = false;
+    bool seen[TOKENS] = { false }, chosen[WORD_KEYS] = { false };
     char copy[128], *rest = copy;
     *l = (struct verify_layout){ .world = 1 };
     size_t bytes = strlen(text);
@@ -111,16 +132,22 @@ enum err verify_layout_parse(struct verify_layout *l, const char *text)
         copy[0] = '\0';
     }
     for (char *token = strsep(&rest, ","); token != NULL && copy[0] != '\0'; token = strsep(&rest, ",")) {
-        if (strcmp(token, "sp") == 0 && !sp) {
-            sp = true;
-        } else if ((strcmp(token, "gpipe") == 0 || strcmp(token, "1f1b") == 0) && !schedule) {
-            schedule = true;
-            TRY(add_word(l, "pipeline_schedule", token));
+        size_t w = 0;
+        while (w < WORDS && (strcmp(token, words[w].name) != 0 || chosen[words[w].key])) {
+            w++;
+        }
+        if (w < WORDS) {
+            chosen[words[w].key] = true;
+            TRY(add_word(l, word_keys[words[w].key].key, words[w].value));
         } else {
             TRY(add_token(l, token, seen));
         }
     }
-    TRY(add_word(l, "sequence_parallel", sp ? "true" : "false"));
+    for (int k = 0; k < WORD_KEYS; k++) {
+        if (!chosen[k]) {
+            TRY(add_word(l, word_keys[k].key, word_keys[k].fallback));
+        }
+    }
     for (size_t i = 0; i < TOKENS; i++) {
         if (!seen[i] && tokens[i].fallback != NULL) {
             TRY(add_word(l, tokens[i].key, tokens[i].fallback));
@@ -128,7 +155,7 @@ enum err verify_layout_parse(struct verify_layout *l, const char *text)
             TRY(add_word(l, tokens[i].key, "null"));
         }
     }
-    return schedule ? OK : add_word(l, "pipeline_schedule", "null");
+    return OK;
 }
 
 /* ---- one layout ---- */

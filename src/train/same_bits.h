@@ -32,6 +32,7 @@ void verify_result_release(struct verify_result *r);
 
 /* A layout as people write it: tokens joined by commas, each at most once.
  *   dpN tpN ppN cpN zeroN sp        axes; sp: sequence parallelism
+ *   selective full                  gradient_checkpointing
  *   mbN threadsN                    micro-batch, threads of each rank
  *   gpipe 1f1b vN layersA-B-...     pipeline: schedule, chunks of a stage (interleaved), layers of each stage
  *   seedN                           delays and reorderings of the ranks

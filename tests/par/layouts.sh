@@ -18,11 +18,21 @@ trap 'rm -rf "$work"' EXIT
 number=0
 failed=0
 
-# The bits of these two jobs, on every machine. They change only with the version of docs/numerics.md.
+# The bits of these jobs, on every machine. They change only with the version of docs/numerics.md.
 gpt2_hash=6714bedea1f03524
 llama_hash=c30192ecd0b33c37
+bf16_hash=68254a115ca5e20f
+
+# What numbers in bf16 change: every axis, and what ranks exchange in bf16.
+list_bf16() {
+    echo mb1 mb2 threads2 threads3,mb2 selective full full,mb2 dp2 dp3,mb1,zero1 dp2,zero2 dp5,zero3 dp3,seed3
+    echo tp2 tp4,sp tp8,sp,mb1 tp2,sp,selective tp4,full tp2,threads2,seed4 pp2,mb1 pp3,v2,mb1 pp4,gpipe,mb2 pp2,full,mb1
+    echo cp2 cp4,zero3 cp2,selective cp4,mb3,seed9 cp2,full,threads2 dp2,tp2,sp,mb1 dp3,zero3,tp2 dp2,pp2,mb1,zero2
+    echo tp2,pp2,cp2,sp,mb1 dp2,tp2,pp2,cp2,sp,mb1 dp3,tp2,pp2,zero3,mb1,threads2,seed10 dp2,tp2,sp,cp2,zero3,full
+}
 
 list() { # FAMILY
+    [ "$1" = bf16 ] && list_bf16 && return
     for dp in 2 3 5; do # unequal: 4 + 3, 3 + 2 + 2, 2 + 2 + 1 + 1 + 1 sequences
         for zero in '' ,zero1 ,zero2 ,zero3; do
             echo dp$dp$zero dp$dp,mb1$zero
@@ -47,6 +57,8 @@ list() { # FAMILY
         echo cp$cp cp$cp,mb1 cp$cp,zero1 cp$cp,zero3,mb2
     done
     echo cp2,threads2 cp2,zero2,threads3 cp4,mb3,seed9
+    echo selective full full,mb1 dp2,full dp3,zero3,mb1,full tp2,selective tp4,sp,selective tp8,sp,full,mb2 pp2,mb1,full
+    echo pp3,v2,mb1,selective pp2,gpipe,mb1,full cp2,full cp4,selective,mb1 dp2,tp2,pp2,cp2,sp,mb1,full
     [ "$1" = gpt2 ] && echo cp8 cp8,zero3,mb1
     echo dp2,tp2 dp2,tp2,sp dp2,tp4,mb1 dp3,zero3,tp2 dp3,zero3,tp2,sp,mb1 dp2,zero2,tp8,sp dp5,tp2,zero1,mb1
     echo dp2,pp2 dp2,pp2,mb1 dp3,pp2,mb1,zero1 dp2,pp3,zero2,mb1 dp2,pp2,v2,zero3,mb1 dp7,pp2,zero3 dp9,pp2,mb1,zero2
@@ -89,7 +101,7 @@ to_tap() { # FAMILY WANTED-HASH NUMBER LAYOUT...; reads verify's output
 }
 
 matrix_data "$invar" 0 40000 "$work/data" || { echo "Bail out! data build failed"; exit 1; }
-for family in gpt2 llama; do
+for family in gpt2 llama bf16; do
     want=
     [ "$steps" = 10 ] && eval "want=\$${family}_hash"
     names=

@@ -234,6 +234,7 @@ struct way {
     uint32_t threads;
     uint64_t micro;
     enum recompute recompute;
+    bool bf16;
 };
 
 static struct outcome compute(const struct model_conf *c, const struct way *w)
@@ -245,6 +246,7 @@ static struct outcome compute(const struct model_conf *c, const struct way *w)
     uint64_t micro = w->micro;
     shape.seed = SEED;
     shape.recompute = w->recompute;
+    shape.bf16 = w->bf16;
     rig_open(&r, c, &shape, w->isa, w->threads);
     lively_weights(&r);
     for (uint64_t s = 0; s < SEQUENCES; s += micro) {
@@ -265,18 +267,18 @@ static void check_way(const struct model_conf *c, const struct way *w, const str
     free(got.grad);
 }
 
-static void check_every_way(const struct model_conf *c)
+static void check_every_way(const struct model_conf *c, bool bf16)
 {
-    struct outcome want = compute(c, &(struct way){ .isa = ISA_SCALAR, .threads = 1, .micro = 1 });
+    struct outcome want = compute(c, &(struct way){ .isa = ISA_SCALAR, .threads = 1, .micro = 1, .bf16 = bf16 });
     for (int isa = 0; isa < ISA_COUNT; isa++) {
-        struct way w = { .isa = (enum isa)isa };
+        struct way w = { .isa = (enum isa)isa, .bf16 = bf16 };
         for (w.threads = 1; w.threads <= 3 && kern_isa_supported(w.isa); w.threads++) {
             for (w.micro = 1; w.micro <= 3; w.micro++) {
                 check_way(c, &w, &want);
             }
         }
     }
-    struct way again = { .isa = rig_best_isa(), .threads = 2, .micro = 2 };
+    struct way again = { .isa = rig_best_isa(), .threads = 2, .micro = 2, .bf16 = bf16 };
     for (int i = RECOMPUTE_NONE; i <= RECOMPUTE_FULL; i++) {
         again.recompute = (enum recompute)i;
         check_way(c, &again, &want);
@@ -288,7 +290,8 @@ static void gradients_are_the_same_bits_for_every_way_of_computing(void **state)
 {
     (void)state;
     for (size_t f = 0; f < FAMILIES; f++) {
-        check_every_way(families[f]);
+        check_every_way(families[f], false);
+        check_every_way(families[f], true);
     }
 }
 
@@ -297,7 +300,8 @@ static void masks_of_dropout_are_the_same_for_every_way_of_computing(void **stat
     (void)state;
     for (size_t f = 0; f < FAMILIES; f++) {
         const struct model_conf c = with_dropout(families[f]);
-        check_every_way(&c);
+        check_every_way(&c, false);
+        check_every_way(&c, true);
     }
 }
 
@@ -361,6 +365,7 @@ static void future_tokens_change_nothing(void **state)
         struct model_shape shape = rig_shape(families[f], MODEL_INFER, 1, LENGTH);
         float want[LENGTH * VOCAB], got[LENGTH * VOCAB];
         struct batch b = make_batch(8);
+        shape.bf16 = f % 2 == 1;
         rig_open(&r, families[f], &shape, rig_best_isa(), 2);
         lively_weights(&r);
         assert_ok(model_infer(r.model, 0, LENGTH, b.token, true, want));
