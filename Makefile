@@ -7,7 +7,7 @@ ASAN_FLAGS = -Db_sanitize=address,undefined -Dbuildtype=debugoptimized -Dc_args=
 TSAN_FLAGS = -Db_sanitize=thread -Dbuildtype=debugoptimized -Dwerror=false
 
 .DEFAULT_GOAL := all
-.PHONY: all demo test quick asan tsan mutants tidy install interop fault bench valgrind clang clean help deps aarch64
+.PHONY: all demo test quick asan tsan mutants tidy install interop fault long bench valgrind clang clean help deps aarch64
 
 all: deps ## build (the default): build/invar
 	@test -f $(BUILD)/build.ninja || meson setup --prefix $(PREFIX) $(BUILD) >/dev/null
@@ -54,6 +54,9 @@ interop: all ## torch, transformers and tokenizers as judges, and MPICH (makes a
 fault: all ## jobs on two hosts and under Slurm, on this machine, as root (what is missing is skipped, with its reason)
 	@tools/deps fault
 	@tools/run-tests $(BUILD) --suite fault
+
+long: all ## the demo in fp32 and in bf16: the loss curves agree; six minutes
+	@tools/run-tests $(BUILD) --suite long
 
 bench: all ## measure against oneDNN, and against PyTorch when INVAR_PYTHON names a Python that has it
 	@tools/deps bench
