@@ -13,10 +13,12 @@
 #include "bench/measure.h"
 #include "part/layout.h"
 
-#define MEMORY_BYTES ((uint64_t)512 << 20)
+#define MEMORY_BYTES ((uint64_t)512 << 20) /* gone over by streams, at most .. */
+#define SECOND_BYTES ((uint64_t)64 << 20)  /* .. so much for each second begun */
 #define RUN_BYTES ((uint64_t)16 << 20) /* at least, in a run */
 #define LEVEL_FIRST_BYTES ((uint64_t)32 << 10)
 #define PEAK_SAMPLES 9u
+#define PEAK_SAMPLES_MOST 64u
 #define PEAK_SHARE 0.2 /* of the time, at least PEAK_SAMPLES samples */
 
 /* ---- streams over memory ---- */
@@ -129,8 +131,9 @@ static enum err measure_streams(struct machine *m, struct pool *pool, double sec
     struct streams s = { .pool = pool };
     struct timing t[sizeof(s.list) / sizeof(s.list[0])];
     void *mem;
-    uint64_t room = mem_available_bytes() / 4 / LANES_BYTES * LANES_BYTES;
-    uint64_t bytes = room < MEMORY_BYTES ? room : MEMORY_BYTES;
+    uint64_t room = mem_available_bytes() / 4, bytes = (uint64_t)(seconds + 1) * SECOND_BYTES;
+    bytes = bytes < MEMORY_BYTES ? bytes : MEMORY_BYTES;
+    bytes = (bytes < room ? bytes : room) / LANES_BYTES * LANES_BYTES;
     TRY(mem_big_alloc(&mem, bytes));
     s.memory = mem;
     memset(mem, 0, bytes);
@@ -176,22 +179,34 @@ static void sort(double *list, uint32_t count)
     }
 }
 
+static void peaks_of(struct kern *one, struct kern *all, struct rate *fma, struct rate *bf16)
+{
+    *fma = (struct rate){ kern_peak_gflops(one) * 1e9, kern_peak_gflops(all) * 1e9 };
+    *bf16 = (struct rate){ kern_peak_bf16_gflops(one) * 1e9, kern_peak_bf16_gflops(all) * 1e9 };
+}
+
+static void keep_best(struct rate *best, struct rate now)
+{
+    *best = make_rate(now.one > best->one ? now.one : best->one, now.all > best->all ? now.all : best->all);
+}
+
 static enum err measure_peaks(struct machine *m, struct kern *k, double seconds)
 {
     struct pool *pool;
     struct kern *one = NULL;
-    double sample[64], alone = 0, start = log_seconds();
+    double sample[PEAK_SAMPLES_MOST], start = log_seconds();
     uint32_t count = 0;
     enum err err;
     TRY(pool_new(&pool, 1));
     TRY_OUT(kern_new(&one, kern_isa(k), pool));
-    while (count < PEAK_SAMPLES || (count < 64 && log_seconds() - start < seconds)) {
-        double now = kern_peak_gflops(one) * 1e9;
-        alone = now > alone ? now : alone;
-        sample[count++] = kern_peak_gflops(k) * 1e9;
+    while (count < PEAK_SAMPLES || (count < PEAK_SAMPLES_MOST && log_seconds() - start < seconds)) {
+        struct rate fma, bf16;
+        peaks_of(one, k, &fma, &bf16);
+        keep_best(&m->fma, fma);
+        keep_best(&m->bf16, bf16);
+        sample[count++] = fma.all;
     }
     sort(sample, count);
-    m->fma = make_rate(alone, sample[count - 1]);
     m->spread = 1.0 - sample[count / 2] / m->fma.all;
 out:
     kern_free(one);

@@ -15,7 +15,7 @@ struct rate {
 struct machine {
     enum isa isa;
     uint32_t threads;
-    struct rate fma; /* fp32 operations a second */
+    struct rate fma, bf16; /* operations a second: of fp32, and of bf16 the way this processor multiplies it */
     /* Bytes a second that a loop over memory on 2-MB pages names: read; copied (once read, once written); multiplied
      * and added to in place. */
     struct rate read, copy, update;

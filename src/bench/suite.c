@@ -18,7 +18,8 @@ double bench_limit_s(const struct bench_report *r, uint32_t i)
 {
     const struct op *op = &r->op[i];
     double rate = op->stream ? r->machine.update.all : machine_copy_rate(&r->machine, (uint64_t)op->bytes);
-    return op->flops > 0 ? op->flops / r->machine.fma.all : op->bytes / rate;
+    const struct rate *peak = op->bf16 ? &r->machine.bf16 : &r->machine.fma;
+    return op->flops > 0 ? op->flops / peak->all : op->bytes / rate;
 }
 
 double bench_group_s(const struct bench_report *r, enum ops_group g, bool limit)

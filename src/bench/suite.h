@@ -47,8 +47,8 @@ struct bench_options {
 MUST_USE enum err bench_run(struct bench_report *r, struct conf *c, struct comm_world *w,
                             const struct bench_options *o);
 
-/* The least seconds of one call of op `i`: its operations at the peak, or its bytes at the rate of memory or of the
- * cache that holds them. */
+/* The least seconds of one call of op `i`: its operations at the peak - of bf16 numbers for products of them, else of
+ * fp32 -, or its bytes at the rate of memory or of the cache that holds them. */
 double bench_limit_s(const struct bench_report *r, uint32_t i);
 /* Seconds of a step that the ops of a group take, each as fast as it was alone; `limit`: at their limits. */
 double bench_group_s(const struct bench_report *r, enum ops_group g, bool limit);

@@ -19,8 +19,9 @@ static json_t *machine_json(const struct machine *m)
         json_array_append_new(levels, json_pack("{s:I, s:o}", "bytes", (json_int_t)m->level[i].bytes, "copy",
                                                 rate_json(m->level[i].copy)));
     }
-    return json_pack("{s:s, s:I, s:o, s:f, s:I, s:o, s:o, s:o, s:o}", "isa", kern_isa_name(m->isa), "threads",
-                     (json_int_t)m->threads, "fma_fp32_flops", rate_json(m->fma), "spread", m->spread, "memory_bytes",
+    return json_pack("{s:s, s:I, s:o, s:o, s:f, s:I, s:o, s:o, s:o, s:o}", "isa", kern_isa_name(m->isa), "threads",
+                     (json_int_t)m->threads, "fma_fp32_flops", rate_json(m->fma), "bf16_flops",
+                     rate_json(m->bf16), "spread", m->spread, "memory_bytes",
                      (json_int_t)m->memory_bytes, "read_bytes_s", rate_json(m->read), "copy_bytes_s",
                      rate_json(m->copy), "update_bytes_s", rate_json(m->update), "levels", levels);
 }
@@ -69,7 +70,7 @@ static json_t *step_json(const struct bench_report *r, const struct conf *c)
         json_object_set_new(groups, ops_group_name((enum ops_group)g),
                             json_real(bench_group_s(r, (enum ops_group)g, false)));
     }
-    return json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:I, s:I}", "sequences",
+    return json_pack("{s:b, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:I, s:I}", "bf16", c->bf16, "sequences",
                      (json_int_t)c->global_batch_size, "seq_length", (json_int_t)c->seq_length, "micro_batch_size",
                      (json_int_t)c->micro_batch_size, "steps", (json_int_t)w->steps, "seconds", w->best_s,
                      "mean_seconds", w->mean_s, "tokens_per_second", (double)w->tokens / w->best_s,

@@ -64,6 +64,7 @@ static void print_machine(const struct bench_report *r, const struct conf *c)
            r->links.ranks > 1 ? "; all that follows is of rank 0, while the others do the same" : "");
     printf("%-34s %10s %10s\n", "machine", "1 thread", threads);
     print_rate("multiply-add fp32, GFLOP/s", m->fma);
+    print_rate("multiply-add bf16, GFLOP/s", m->bf16);
     print_rate("memory read, GB/s", m->read);
     print_rate("memory copied, GB/s", m->copy);
     print_rate("memory updated in place, GB/s", m->update);

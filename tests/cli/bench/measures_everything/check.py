@@ -23,7 +23,7 @@ for path in sys.argv[1:]:
     print(f"{family}: missing {sorted(wanted - found)}, unexpected {sorted(found - wanted)}")
     figures = [kernel[key] for kernel in report["kernels"] for key in ("calls", "bytes", "seconds", "share")]
     machine, step = report["machine"], report["step"]
-    for key in ("fma_fp32_flops", "read_bytes_s", "copy_bytes_s", "update_bytes_s"):
+    for key in ("fma_fp32_flops", "bf16_flops", "read_bytes_s", "copy_bytes_s", "update_bytes_s"):
         figures += machine[key].values()
     figures += [level["copy"]["all_threads"] for level in machine["levels"]]
     figures += [step["seconds"], step["tokens_per_second"], step["products_at_peak_share"], step["planned_bytes"]]
