@@ -278,6 +278,57 @@ static void bench_head(struct bench *b)
            best[0] * 1e3, best[1] * 1e3, best[2] * 1e3, best[3] * 1e3, (products + best[1]) / products);
 }
 
+/* ---- what follows a product, done with it and after it ---- */
+
+static const struct follow {
+    const char *name;
+    enum gemm_then_kind kind;
+    uint64_t n, k;
+} follows[] = {
+    { "up, GELU", GEMM_THEN_GELU, FFN, HIDDEN },
+    { "queries, rotary", GEMM_THEN_ROPE, HIDDEN, HIDDEN },
+    { "output, layer norm", GEMM_THEN_LAYERNORM, HIDDEN, HIDDEN },
+    { "down, layer norm", GEMM_THEN_LAYERNORM, HIDDEN, FFN },
+};
+
+static void after(struct bench *b, const struct gemm_job *job, const struct gemm_then *then)
+{
+    switch (then->kind) {
+    case GEMM_THEN_GELU: kern_gelu_forward(b->kern, job->m * job->n, job->c, NUM_F32, then->y); break;
+    case GEMM_THEN_ROPE: kern_rope(b->kern, job->m, job->c, NUM_F32, job->ldc, then->rope); break;
+    default:
+        kern_layernorm_forward(b->kern, job->m, job->n, job->c, then->gain, then->bias, then->eps, then->y, NUM_F32,
+                               then->mean, then->rstd);
+    }
+}
+
+static void bench_follow(struct bench *b, const struct follow *f)
+{
+    float *c = b->at, *y = c + ROWS * FFN, *x = y + ROWS * FFN, *w = x + ROWS * FFN, *rest = w + FFN * HIDDEN;
+    struct rope r = rotary;
+    r.cos_table = rest;
+    r.sin_table = rest + ROWS * 32;
+    struct gemm_then then = { .kind = f->kind, .y = y, .rope = &r, .gain = rest, .bias = rest + HIDDEN, .eps = 1e-5f,
+                              .mean = rest + ROWS * 64, .rstd = rest + ROWS * 65 };
+    struct gemm_mat left = { x, f->k, false, NUM_F32 }, right = { w, f->n, true, NUM_F32 };
+    struct gemm_job job = { .m = ROWS, .n = f->n, .c = c, .ldc = f->n, .bias = rest };
+    double with = 1e30, apart = 1e30;
+    set_up(b);
+    for (uint32_t i = 0; i < b->repetitions; i++) {
+        double start = seconds_now(b);
+        job.then = &then;
+        product(b, &left, &right, f->k, job);
+        double middle = seconds_now(b);
+        job.then = NULL;
+        product(b, &left, &right, f->k, job);
+        after(b, &job, &then);
+        double end = seconds_now(b);
+        with = middle - start < with ? middle - start : with;
+        apart = end - middle < apart ? end - middle : apart;
+    }
+    printf("%-24s with its product %.3f ms, after it %.3f: %.3f\n", f->name, with * 1e3, apart * 1e3, with / apart);
+}
+
 static enum err bench_threads(uint32_t threads, uint32_t repetitions)
 {
     struct bench b = { .threads = threads, .repetitions = repetitions };
@@ -293,6 +344,9 @@ static enum err bench_threads(uint32_t threads, uint32_t repetitions)
     printf("%-24s %9s %9s %9s %9s\n", "", "ms", "GB/s", "stream", "ratio");
     for (uint64_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
         bench_line(&b, &lines[i]);
+    }
+    for (uint64_t i = 0; i < sizeof(follows) / sizeof(follows[0]); i++) {
+        bench_follow(&b, &follows[i]);
     }
     bench_head(&b);
 out:

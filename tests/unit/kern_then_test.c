@@ -26,6 +26,7 @@ static const struct size sizes[] = {
 #define C_MAX ((size_t)66 * (2310 + GAP))
 #define ROWS_MAX 6200u
 
+static uint16_t half_gate[C_MAX];
 static float a[A_MAX], b[B_MAX], gate[C_MAX], bias[2310], gain[2310], shift[2310], table[2][16 * HEAD_DIM];
 /* Of the product with what follows, and of separate calls. */
 static struct result {
@@ -34,11 +35,13 @@ static struct result {
 
 static const struct then_case {
     enum gemm_then_kind kind;
-    enum num y_type;
+    enum num c_type, y_type;
 } cases[] = {
-    { GEMM_THEN_ROPE, NUM_F32 },       { GEMM_THEN_LAYERNORM, NUM_F32 }, { GEMM_THEN_LAYERNORM, NUM_BF16 },
-    { GEMM_THEN_RMSNORM, NUM_F32 },    { GEMM_THEN_RMSNORM, NUM_BF16 },  { GEMM_THEN_GELU, NUM_F32 },
-    { GEMM_THEN_SWIGLU, NUM_F32 },
+    { GEMM_THEN_ROPE, NUM_F32, NUM_F32 },       { GEMM_THEN_ROPE, NUM_BF16, NUM_F32 },
+    { GEMM_THEN_LAYERNORM, NUM_F32, NUM_F32 },  { GEMM_THEN_LAYERNORM, NUM_F32, NUM_BF16 },
+    { GEMM_THEN_RMSNORM, NUM_F32, NUM_F32 },    { GEMM_THEN_RMSNORM, NUM_F32, NUM_BF16 },
+    { GEMM_THEN_GELU, NUM_F32, NUM_F32 },       { GEMM_THEN_GELU, NUM_BF16, NUM_F32 },
+    { GEMM_THEN_SWIGLU, NUM_F32, NUM_F32 },     { GEMM_THEN_SWIGLU, NUM_BF16, NUM_F32 },
 };
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 
@@ -52,7 +55,7 @@ static void apart_after(struct kern *k, const struct gemm_job *job, const struct
     uint64_t n = job->m * job->n;
     switch (then->kind) {
     case GEMM_THEN_GELU: kern_gelu_forward(k, n, job->c, job->c_type, apart.y); break;
-    case GEMM_THEN_SWIGLU: kern_swiglu_forward(k, n, gate, job->c, job->c_type, apart.y); break;
+    case GEMM_THEN_SWIGLU: kern_swiglu_forward(k, n, then->gate, job->c, job->c_type, apart.y); break;
     case GEMM_THEN_ROPE: kern_rope(k, job->m, job->c, job->c_type, job->ldc, then->rope); break;
     case GEMM_THEN_LAYERNORM:
         kern_layernorm_forward(k, job->m, job->n, job->c, gain, shift, EPS, apart.y, then->y_type, apart.mean,
@@ -64,12 +67,14 @@ static void apart_after(struct kern *k, const struct gemm_job *job, const struct
     }
 }
 
-/* option: the case, and which size; C is its own residual, as a residual stream is. */
+/* option: the case, and which size. An fp32 C is its own residual, as a residual stream is; a bf16 one is of a product of
+ * bf16 numbers. */
 static void then_run(struct kern *k, struct outs *o, const struct shape *shape)
 {
     const struct then_case *t = &cases[(size_t)shape->option % CASES];
     const struct size *s = &sizes[(size_t)shape->option / CASES];
     const struct rope rope = rope_of(s);
+    const bool bf16 = t->c_type == NUM_BF16;
     struct gemm_piece piece[8];
     for (uint64_t p = 0; p < s->segments; p++) {
         uint64_t lo = s->k * p / s->segments, hi = s->k * (p + 1) / s->segments;
@@ -77,13 +82,13 @@ static void then_run(struct kern *k, struct outs *o, const struct shape *shape)
                                         hi - lo, true };
     }
     const struct gemm_then then = {
-        .kind = t->kind, .y = together.y, .y_type = t->y_type, .gate = gate, .rope = &rope, .gain = gain, .bias = shift,
-        .eps = EPS, .mean = together.mean, .rstd = together.rstd,
+        .kind = t->kind, .y = together.y, .y_type = t->y_type, .rope = &rope, .gain = gain, .bias = shift, .eps = EPS,
+        .gate = bf16 ? (const void *)half_gate : gate, .mean = together.mean, .rstd = together.rstd,
     };
     uint64_t ld = s->n + (t->kind == GEMM_THEN_ROPE ? GAP : 0);
-    struct gemm_job job = { .m = s->m, .n = s->n, .pieces = piece, .pieces_count = (uint32_t)s->segments,
-                            .c = together.c, .ldc = ld, .bias = bias, .residual = together.c, .ldr = ld,
-                            .then = &then };
+    struct gemm_job job = { .m = s->m, .n = s->n, .pieces = piece, .pieces_count = (uint32_t)s->segments, .bf16 = bf16,
+                            .c = together.c, .c_type = t->c_type, .ldc = ld, .bias = bias,
+                            .residual = bf16 ? NULL : together.c, .ldr = ld, .then = &then };
     for (uint64_t i = 0; i < C_MAX; i++) {
         together.c[i] = apart.c[i] = gate[C_MAX - 1 - i];
         together.y[i] = apart.y[i] = 0.75f;
@@ -92,7 +97,7 @@ static void then_run(struct kern *k, struct outs *o, const struct shape *shape)
     memset(apart.mean, 0, sizeof(apart.mean) + sizeof(apart.rstd));
     kern_gemm(k, &job);
     job.c = apart.c;
-    job.residual = apart.c;
+    job.residual = bf16 ? NULL : apart.c;
     job.then = NULL;
     kern_gemm(k, &job);
     apart_after(k, &job, &then);
@@ -109,6 +114,9 @@ static void rows_are_finished_as_by_separate_calls(void **state)
     numbers(a, A_MAX, 1, 0.3);
     numbers(b, B_MAX, 2, 0.3);
     numbers(gate, C_MAX, 3, 2.0);
+    for (size_t i = 0; i < C_MAX; i++) {
+        half_gate[i] = bf16_from_float(gate[i]);
+    }
     numbers(bias, 2310, 4, 1.0);
     numbers(gain, 2310, 5, 1.0);
     numbers(shift, 2310, 6, 1.0);
