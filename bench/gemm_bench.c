@@ -98,7 +98,8 @@ static uint32_t list_cases(struct test_case out[CASES_MAX])
     return count;
 }
 
-static void run_ours(struct bench *b, const struct test_case *c)
+/* bf16: the same operands, rounded while they are packed. */
+static void run_ours(struct bench *b, const struct test_case *c, bool bf16)
 {
     struct gemm_piece piece[4];
     const struct product *p = &c->product;
@@ -113,7 +114,7 @@ static void run_ours(struct bench *b, const struct test_case *c)
         };
     }
     bool overflow = false;
-    struct gemm_job job = { .m = p->m, .n = p->n, .pieces = piece, .pieces_count = segments };
+    struct gemm_job job = { .m = p->m, .n = p->n, .pieces = piece, .pieces_count = segments, .bf16 = bf16 };
     if (c->kind == GRAD) {
         job.grad = b->grad, job.ldg = p->n, job.unit = 1024, job.grad_scale = 0x1p20f, job.overflow = &overflow;
         job.grad_limit = FIXED_UNIT_LIMIT;
@@ -132,15 +133,18 @@ static double seconds_now(const struct bench *b)
     return log_seconds();
 }
 
-/* One side's seconds of a case; side PEERS: ours. */
+/* Sides after the peers. */
+enum { OURS = PEERS, OURS_BF16, SIDES };
+
+/* One side's seconds of a case. */
 static double time_side(struct bench *b, const struct test_case *c, uint32_t side)
 {
     double start = 0, own = 0;
     nanosleep(&(struct timespec){ .tv_nsec = PAUSE_NS }, NULL);
     for (int i = 0; i < 2 && own == 0; i++) { /* the first wakes the threads, each on a core of its own: not counted */
         start = seconds_now(b);
-        if (side == PEERS) {
-            run_ours(b, c);
+        if (side >= PEERS) {
+            run_ours(b, c, side == OURS_BF16);
         } else {
             own = b->peer[side].run(&b->peer[side], &c->product, &b->o);
         }
@@ -153,35 +157,42 @@ struct tally {
     double log_sum, least;
 };
 
+static void count_ratio(struct tally *t, double ratio)
+{
+    t->log_sum += fmath_log(ratio);
+    t->least = ratio < t->least ? ratio : t->least;
+}
+
 static bool is_there(const struct bench *b, uint32_t side)
 {
     return b->peer[side].absent[0] == '\0';
 }
 
 /* Prints one row. */
-static void compare(struct bench *b, const struct test_case *c, struct tally tally[PEERS])
+static void compare(struct bench *b, const struct test_case *c, struct tally tally[SIDES])
 {
     const struct product *p = &c->product;
-    double best[PEERS + 1], work = 2e-9 * (double)p->m * (double)p->n * (double)p->k;
-    for (uint32_t s = 0; s <= PEERS; s++) {
+    double best[SIDES], work = 2e-9 * (double)p->m * (double)p->n * (double)p->k;
+    for (uint32_t s = 0; s < SIDES; s++) {
         best[s] = 1e30;
     }
     for (uint32_t r = 0; r < b->repetitions; r++) {
-        for (uint32_t s = 0; s <= PEERS; s++) {
-            double t = s == PEERS || is_there(b, s) ? time_side(b, c, s) : 1e30;
+        for (uint32_t s = 0; s < SIDES; s++) {
+            double t = s >= PEERS || is_there(b, s) ? time_side(b, c, s) : 1e30;
             best[s] = t < best[s] ? t : best[s];
         }
     }
-    printf("%-38s %6u %6u %6u %9.1f", p->name, (unsigned)p->m, (unsigned)p->n, (unsigned)p->k, work / best[PEERS]);
+    printf("%-38s %6u %6u %6u %9.1f", p->name, (unsigned)p->m, (unsigned)p->n, (unsigned)p->k, work / best[OURS]);
+    count_ratio(&tally[OURS_BF16], best[OURS] / best[OURS_BF16]);
+    printf(" %9.1f %7.3f", work / best[OURS_BF16], best[OURS] / best[OURS_BF16]);
     for (uint32_t s = 0; s < PEERS; s++) {
-        double ratio = best[s] / best[PEERS];
+        double ratio = best[s] / best[OURS];
         if (!is_there(b, s)) {
             printf(" %9s %7s", "-", "-");
             continue;
         }
         printf(" %9.1f %7.3f", work / best[s], ratio);
-        tally[s].log_sum += fmath_log(ratio);
-        tally[s].least = ratio < tally[s].least ? ratio : tally[s].least;
+        count_ratio(&tally[s], ratio);
     }
     printf("\n");
     fflush(stdout);
@@ -190,9 +201,10 @@ static void compare(struct bench *b, const struct test_case *c, struct tally tal
 static enum err bench_all(struct bench *b, const char *part)
 {
     struct test_case list[CASES_MAX];
-    struct tally tally[PEERS];
+    struct tally tally[SIDES];
     uint32_t count = list_cases(list), done = 0;
-    printf("%-38s %6s %6s %6s %9s", "product", "m", "n", "k", "GFLOP/s");
+    printf("%-38s %6s %6s %6s %9s %9s %7s", "product", "m", "n", "k", "GFLOP/s", "bf16", "/fp32");
+    tally[OURS_BF16] = (struct tally){ 0, 1e30 };
     for (uint32_t s = 0; s < PEERS; s++) {
         tally[s] = (struct tally){ 0, 1e30 };
         printf(" %9s %7s", peers[s].name, "ratio");
@@ -215,7 +227,9 @@ static enum err bench_all(struct bench *b, const char *part)
             printf("of %s: absent, %s\n", b->peer[s].name, b->peer[s].absent);
         }
     }
-    printf("FMA peak %.1f GFLOP/s\n", kern_peak_gflops(b->kern));
+    printf("of fp32 in bf16: geometric mean %.3f, least %.3f of %u\n", fmath_exp(tally[OURS_BF16].log_sum / done),
+           tally[OURS_BF16].least, done);
+    printf("FMA peak %.1f GFLOP/s, of bf16 %.1f\n", kern_peak_gflops(b->kern), kern_peak_bf16_gflops(b->kern));
     return OK;
 }
 
