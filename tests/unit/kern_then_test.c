@@ -67,8 +67,8 @@ static void apart_after(struct kern *k, const struct gemm_job *job, const struct
     }
 }
 
-/* option: the case, and which size. An fp32 C is its own residual, as a residual stream is; a bf16 one is of a product of
- * bf16 numbers. */
+/* option: the case, and which size. An fp32 C is its own residual, as a residual stream is; a bf16 one is of a product
+ * of bf16 numbers. */
 static void then_run(struct kern *k, struct outs *o, const struct shape *shape)
 {
     const struct then_case *t = &cases[(size_t)shape->option % CASES];
