@@ -20,8 +20,8 @@
 /* The slowest first. */
 enum isa { ISA_SCALAR, ISA_VECTOR, ISA_AVX2, ISA_AVX512, ISA_AVX512BF16, ISA_COUNT };
 
-/* How the elements of an array are stored. bf16 is the upper half of an fp32 number: reading is exact, writing rounds to
- * nearest even, and what is denormal is zero (docs/numerics.md 14). Arithmetic between is fp32 throughout. */
+/* How the elements of an array are stored. bf16 is the upper half of an fp32 number: reading is exact, writing rounds
+ * to nearest even, and what is denormal is zero (docs/numerics.md 14). Arithmetic between is fp32 throughout. */
 enum num { NUM_F32, NUM_BF16 };
 static inline uint64_t num_bytes(enum num type)
 {
@@ -39,8 +39,8 @@ static inline void *num_at_mut(void *p, enum num type, uint64_t i)
 
 struct kern; /* one table of leaf kernels, the pool that divides outputs, and packing buffers */
 
-/* The best instruction set of this CPU, or the one named by INVAR_ISA (scalar, avx2, avx512, avx512bf16). ERR_USAGE for an
- * unknown name or one the CPU lacks. */
+/* The best instruction set of this CPU, or the one named by INVAR_ISA (scalar, vector, avx2, avx512, avx512bf16).
+ * ERR_USAGE for an unknown name or one the CPU lacks. */
 MUST_USE enum err kern_choose_isa(enum isa *out);
 bool kern_isa_supported(enum isa isa);
 const char *kern_isa_name(enum isa isa);
@@ -103,8 +103,8 @@ struct gemm_job {
     uint64_t m, n;
     const struct gemm_piece *pieces;
     uint32_t pieces_count;
-    /* A product of bf16 numbers: elements of fp32 operands are rounded to bf16 first, those of bf16 operands are taken as
-     * they are; without it both operands must be fp32. The chain is the same: fma(a[k], b[k], acc) in fp32. */
+    /* A product of bf16 numbers: elements of fp32 operands are rounded to bf16 first, those of bf16 operands are taken
+     * as they are; without it both operands must be fp32. The chain is the same: fma(a[k], b[k], acc) in fp32. */
     bool bf16;
     /* Result: c[i * ldc + j] = residual + (v + bias) with absent parts left out. */
     void *c;
@@ -211,8 +211,9 @@ void kern_gelu_forward(struct kern *k, uint64_t n, const void *x, enum num x_typ
 void kern_gelu_backward(struct kern *k, uint64_t n, const void *x, enum num x_type, const float *dy, float *dx);
 /* y = silu(gate) * up. */
 void kern_swiglu_forward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, float *y);
-/* d_gate and d_up are overwritten; where the type is fp32, d_gate may be gate and d_up may be up; y (recomputed output, may be dy's own
- * memory or NULL) is written last when not NULL, so that the down projection's weight gradient can use it. */
+/* d_gate and d_up are overwritten; where the type is fp32, d_gate may be gate and d_up may be up; y (recomputed
+ * output, may be dy's own memory or NULL) is written last when not NULL, so that the down projection's weight
+ * gradient can use it. */
 void kern_swiglu_backward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, const float *dy,
                           float *d_gate, float *d_up, float *y);
 
