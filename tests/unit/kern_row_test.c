@@ -77,7 +77,8 @@ static void norm_forward(struct kern *k, struct outs *o, const struct shape *s)
         if (s->option) {
             kern_rmsnorm_forward(k, n, s->cols, in_x + at, in_gain, (float)EPS, y + at, NUM_F32, rstd + t);
         } else {
-            kern_layernorm_forward(k, n, s->cols, in_x + at, in_gain, in_bias, (float)EPS, y + at, NUM_F32, mean + t, rstd + t);
+            kern_layernorm_forward(k, n, s->cols, in_x + at, in_gain, in_bias, (float)EPS, y + at, NUM_F32, mean + t,
+                                   rstd + t);
         }
     }
 }
@@ -363,7 +364,8 @@ static void swiglu_both(struct kern *k, struct outs *o, const struct shape *s)
     memcpy(gate_in_place, in_x, n * 4);
     memcpy(up_in_place, in_up, n * 4);
     memcpy(dy_in_place, in_dy, n * 4);
-    kern_swiglu_backward(k, n, gate_in_place, up_in_place, NUM_F32, dy_in_place, gate_in_place, up_in_place, dy_in_place);
+    kern_swiglu_backward(k, n, gate_in_place, up_in_place, NUM_F32, dy_in_place, gate_in_place, up_in_place,
+                         dy_in_place);
     assert_memory_equal(d_gate, gate_in_place, n * 4);
     assert_memory_equal(d_up, up_in_place, n * 4);
     assert_memory_equal(y, dy_in_place, n * 4);
