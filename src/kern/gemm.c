@@ -253,8 +253,11 @@ static void run_tile(const struct block *b, uint64_t ip, uint64_t jp, float *scr
                                .folds = s->folds,
                                .rows = rows,
                                .out = s->final ? done : s->ends ? slots + s->folds * tile_floats : chain };
-        t.ahead[0] = s->final ? result_ahead(b->plan->job, b->i0 + i, b->j0 + j, rows, cols)
-                              : tiles_ahead(leaf, t.out, 1);
+        if (s->final) {
+            t.ahead[0] = result_ahead(b->plan->job, b->i0 + i, b->j0 + j, rows, cols);
+        } else if (b->plan->carry || leaf->fetch_scratch) {
+            t.ahead[0] = tiles_ahead(leaf, t.out, 1);
+        }
         if (b->plan->carry) {
             t.ahead[1] = tiles_ahead(leaf, slots, s->folds);
             if (n + 1 == b->chunk.steps && !b->chunk.step[0].starts) {

@@ -18,15 +18,24 @@
 #define PRAGMA_(text) _Pragma(#text)
 #if defined(__clang__)
 #define UNROLL(n) PRAGMA_(clang loop unroll(full))
+#define UNROLL_PART(n) PRAGMA_(clang loop unroll_count(n))
 #else
 #define UNROLL(n) PRAGMA_(GCC unroll n)
+#define UNROLL_PART(n) UNROLL(n)
 #endif
+
+/* Measured for each set: K_UNROLL steps of k in one round of the inner loop; b is fetched PREFETCH_K steps ahead.
+ * Packing by copies takes COPY_ROWS rows side by side, for long stretches to read and whole lines to write, and
+ * fetches what it will write COPY_PANELS_AHEAD panels later. */
 
 #if KERN_AVX512
 #define MR 8
 #define LANES 16
 #define VECS 3 /* vectors in one row of a tile */
+#define K_UNROLL 1
 #define PREFETCH_K 24
+#define COPY_ROWS 16
+#define COPY_PANELS_AHEAD 0
 typedef __m512 vec;
 #define v_zero() _mm512_setzero_ps()
 #define v_load(p) _mm512_loadu_ps(p)
@@ -39,7 +48,10 @@ typedef __m512 vec;
 #define MR 6
 #define LANES 8
 #define VECS 2
+#define K_UNROLL 2
 #define PREFETCH_K 48
+#define COPY_ROWS 8
+#define COPY_PANELS_AHEAD 4
 typedef __m256 vec;
 #define v_zero() _mm256_setzero_ps()
 #define v_load(p) _mm256_loadu_ps(p)
@@ -58,7 +70,10 @@ typedef __m256 vec;
 #define VECS 3
 #endif
 #define LANES VECTOR_LANES
+#define K_UNROLL 1
 #define PREFETCH_K 48
+#define COPY_ROWS 16
+#define COPY_PANELS_AHEAD 0
 typedef vector vec;
 #define v_zero() vector_set1(0.0f)
 #define v_load(p) vector_load(p)
@@ -164,6 +179,7 @@ static inline __attribute__((always_inline)) void tile_rows(const struct gemm_ti
         if (!direct) {
             fetch_ahead(t, part);
         }
+        UNROLL_PART(K_UNROLL)
         for (uint64_t end = t->cells * (part + 1) / parts; k < end; k++, a += MR, b += ld) {
             vec row[VECS];
             UNROLL(4)
@@ -270,8 +286,6 @@ static inline __attribute__((always_inline)) void pack_plain(const struct gemm_p
 /* Packing waits for memory: fetch this many floats ahead, into L2, whose queue of misses is the longer one. */
 #define COPY_AHEAD 96
 #define TRANSPOSE_AHEAD 64
-/* Rows copied side by side: long stretches to read, whole lines to write. */
-#define COPY_ROWS 16
 
 /* Operands whose rows of a panel are contiguous: copy. Whole panels only; returns the rows done. */
 static inline __attribute__((always_inline)) uint64_t pack_copy(const struct gemm_pack *p, const uint32_t width)
@@ -287,6 +301,9 @@ static inline __attribute__((always_inline)) uint64_t pack_copy(const struct gem
             for (uint64_t k = 0; k < rows; k++, src += ld, dst += width) {
                 for (uint32_t line = 0; line < width; line += LINE) {
                     __builtin_prefetch(src + COPY_AHEAD + line, 0, 2);
+                    if (COPY_PANELS_AHEAD > 0) {
+                        __builtin_prefetch(dst + COPY_PANELS_AHEAD * p->panel_stride + line, 1, 3);
+                    }
                 }
                 memcpy(dst, src, width * sizeof(float));
             }
@@ -366,8 +383,13 @@ static inline __attribute__((always_inline)) void transpose(vec r[8])
 
 #endif
 
-/* One transposed row of LANES packed elements that start at row `r` of the packed range. A panel narrower than a
- * vector gets a part of it. */
+/* The rows that are transposed together: a vector's, or those of a panel that neither divides a vector nor is one or
+ * more. */
+#define TRANSPOSED_ROWS(width) ((width) % LANES == 0 || LANES % (width) == 0 ? LANES : (int)(width))
+_Static_assert(KERN_AVX512 || MR >= LANES || LANES % MR != 0, "put_row divides a vector for two panels of 8 only");
+
+/* One transposed row of packed elements that starts at row `r` of the packed range. A panel narrower than a vector
+ * gets a part of it. */
 static inline __attribute__((always_inline)) void put_row(const struct gemm_pack *p, uint64_t r, uint64_t k, vec v,
                                                           const uint32_t width)
 {
@@ -379,24 +401,31 @@ static inline __attribute__((always_inline)) void put_row(const struct gemm_pack
 #if KERN_AVX512
     _mm256_storeu_ps(dst, _mm512_castps512_ps256(v)); /* width is 8 */
     _mm256_storeu_ps(dst + p->panel_stride, _mm512_extractf32x8_ps(v, 1));
+#else
+    memcpy(dst, &v, width * sizeof(float));
 #endif
 }
 
-/* Operands whose k is contiguous: transpose in blocks of LANES x LANES. Needs width a multiple or a divisor of LANES.
- * Groups of LANES whole rows inside whole panels only; returns the rows done, a multiple of width. */
+/* Operands whose k is contiguous: transpose in blocks of LANES x LANES, of which a narrow panel uses fewer rows. Whole
+ * panels only; returns the rows done. */
 static inline __attribute__((always_inline)) uint64_t pack_transpose(const struct gemm_pack *p, const uint32_t width)
 {
-    const uint64_t group = width > LANES ? width : LANES;
+    const int used = TRANSPOSED_ROWS(width);
+    const uint64_t step = (uint64_t)used, group = width > step ? width : step;
     uint64_t ld = p->mat->ld, whole = p->count / group * group;
-    for (uint64_t r = 0; r < whole; r += LANES) {
+    for (uint64_t r = 0; r < whole; r += step) {
         const float *src = (const float *)p->mat->p + (p->i0 + r) * ld + p->k0;
         uint64_t k = 0;
         for (; k + LANES <= p->k; k += LANES) {
             vec block[LANES];
             UNROLL(16)
-            for (int i = 0; i < LANES; i++) {
+            for (int i = 0; i < used; i++) {
                 __builtin_prefetch(src + (uint64_t)i * ld + k + TRANSPOSE_AHEAD, 0, 2);
                 block[i] = v_load(src + (uint64_t)i * ld + k);
+            }
+            UNROLL(16)
+            for (int i = used; i < LANES; i++) {
+                block[i] = v_zero();
             }
             transpose(block);
             UNROLL(16)
@@ -405,7 +434,7 @@ static inline __attribute__((always_inline)) uint64_t pack_transpose(const struc
             }
         }
         for (; k < p->k; k++) {
-            for (uint64_t i = 0; i < LANES; i++) {
+            for (uint64_t i = 0; i < step; i++) {
                 p->dst[(r + i) / width * p->panel_stride + k * width + (r + i) % width] = src[i * ld + k];
             }
         }
@@ -415,8 +444,7 @@ static inline __attribute__((always_inline)) uint64_t pack_transpose(const struc
 
 static inline __attribute__((always_inline)) void pack(const struct gemm_pack *p, const uint32_t width)
 {
-    const bool regular = width % LANES == 0 || LANES % width == 0;
-    uint64_t done = p->mat->trans ? pack_copy(p, width) : regular ? pack_transpose(p, width) : 0;
+    uint64_t done = p->mat->trans ? pack_copy(p, width) : pack_transpose(p, width);
     struct gemm_pack rest = *p;
     rest.i0 += done;
     rest.count -= done;
@@ -600,6 +628,7 @@ static double dot_loop(uint64_t rounds)
 const struct gemm_leaves KERN_NAME(gemm_leaves) = {
     .mr = MR,
     .nr = NR,
+    .fetch_scratch = !KERN_AVX2,
     .f32 = { 1, tile, pack_a, pack_b, fma_loop },
     .bf16 = { GEMM_PAIRS ? 2 : 1, tile_bf16, KERN_NAME(gemm_pack_bf16_a), KERN_NAME(gemm_pack_bf16_b), dot_loop },
     .store = { [NUM_F32] = store, [NUM_BF16] = KERN_NAME(gemm_store_bf16) },

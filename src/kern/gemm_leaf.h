@@ -65,6 +65,7 @@ struct gemm_product {
 
 struct gemm_leaves {
     uint32_t mr, nr;
+    bool fetch_scratch; /* a tile in the thread's own scratch is fetched ahead as those in memory are */
     struct gemm_product f32, bf16;
     /* The epilogues of gemm_job for rows x cols of a finished tile whose first element is C[i][j]; nothing outside is
      * touched; `store` is one for each type of C. store_grad returns true when an element overflowed; such elements
