@@ -186,12 +186,12 @@ static void compare(struct bench *b, const struct test_case *c, struct tally tal
     count_ratio(&tally[OURS_BF16], best[OURS] / best[OURS_BF16]);
     printf(" %9.1f %7.3f", work / best[OURS_BF16], best[OURS] / best[OURS_BF16]);
     for (uint32_t s = 0; s < PEERS; s++) {
-        double ratio = best[s] / best[OURS];
+        double ratio = best[s] / best[b->peer[s].bf16 ? OURS_BF16 : OURS];
         if (!is_there(b, s)) {
-            printf(" %9s %7s", "-", "-");
+            printf(" %10s %7s", "-", "-");
             continue;
         }
-        printf(" %9.1f %7.3f", work / best[s], ratio);
+        printf(" %10.1f %7.3f", work / best[s], ratio);
         count_ratio(&tally[s], ratio);
     }
     printf("\n");
@@ -207,7 +207,7 @@ static enum err bench_all(struct bench *b, const char *part)
     tally[OURS_BF16] = (struct tally){ 0, 1e30 };
     for (uint32_t s = 0; s < PEERS; s++) {
         tally[s] = (struct tally){ 0, 1e30 };
-        printf(" %9s %7s", peers[s].name, "ratio");
+        printf(" %10s %7s", peers[s].name, "ratio");
     }
     printf("\n");
     for (uint32_t i = 0; i < count; i++) {

@@ -130,7 +130,7 @@ struct pytorch {
 };
 
 /* The script beside this program's source. */
-static void pytorch_child(int in, int out, uint32_t threads)
+static void pytorch_child(int in, int out, uint32_t threads, bool bf16)
 {
     char count[16], script[512];
     snprintf(count, sizeof(count), "%u", threads);
@@ -139,35 +139,55 @@ static void pytorch_child(int in, int out, uint32_t threads)
     dup2(out, STDOUT_FILENO);
     setenv("OMP_NUM_THREADS", count, 1);
     const char *python = getenv("INVAR_PYTHON"); /* also by its own name: an environment finds its packages by that */
-    execlp(python, python, script, count, (char *)NULL);
+    execlp(python, python, script, count, bf16 ? "bf16" : "fp32", (char *)NULL);
     _exit(127);
+}
+
+/* Whether an instruction multiplies bf16 numbers: without one PyTorch needs minutes for what takes milliseconds. */
+static bool cpu_has_bf16(void)
+{
+    char line[4096];
+    bool has = false;
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f != NULL && !has && fgets(line, sizeof(line), f) != NULL) {
+        has = strstr(line, " avx512_bf16") != NULL || strstr(line, " amx_bf16") != NULL;
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    return has;
 }
 
 static bool pytorch_open(struct peer *p, uint32_t threads)
 {
-    static struct pytorch self;
+    static struct pytorch both[2];
+    struct pytorch *self = &both[p->bf16];
     int ask[2], answer[2];
     char ready[64] = "";
     if (getenv("INVAR_PYTHON") == NULL) {
         snprintf(p->absent, sizeof(p->absent), "INVAR_PYTHON names no Python that has torch");
         return false;
     }
+    if (p->bf16 && !cpu_has_bf16()) {
+        snprintf(p->absent, sizeof(p->absent), "this processor has no instruction for bf16");
+        return false;
+    }
     signal(SIGPIPE, SIG_IGN); /* a child that is gone answers nothing, which is seen */
-    if (pipe(ask) != 0 || pipe(answer) != 0 || (self.child = fork()) < 0) {
+    if (pipe(ask) != 0 || pipe(answer) != 0 || (self->child = fork()) < 0) {
         snprintf(p->absent, sizeof(p->absent), "no process for it can be started");
         return false;
     }
-    if (self.child == 0) {
+    if (self->child == 0) {
         close(ask[1]);
         close(answer[0]);
-        pytorch_child(ask[0], answer[1], threads);
+        pytorch_child(ask[0], answer[1], threads, p->bf16);
     }
     close(ask[0]);
     close(answer[1]);
-    self.ask = fdopen(ask[1], "w");
-    self.answer = fdopen(answer[0], "r");
-    p->state = &self;
-    if (self.ask == NULL || self.answer == NULL || fgets(ready, sizeof(ready), self.answer) == NULL) {
+    self->ask = fdopen(ask[1], "w");
+    self->answer = fdopen(answer[0], "r");
+    p->state = self;
+    if (self->ask == NULL || self->answer == NULL || fgets(ready, sizeof(ready), self->answer) == NULL) {
         snprintf(p->absent, sizeof(p->absent), "%s has no torch that works", getenv("INVAR_PYTHON"));
         p->close(p);
         return false;
@@ -203,4 +223,5 @@ const struct peer peers[PEERS] = {
     { .name = "oneDNN", .open = dnnl_open, .run = dnnl_run, .close = no_close },
     { .name = "OpenBLAS", .open = openblas_open, .run = openblas_run, .close = no_close },
     { .name = "PyTorch", .open = pytorch_open, .run = pytorch_run, .close = pytorch_close },
+    { .name = "Torch bf16", .bf16 = true, .open = pytorch_open, .run = pytorch_run, .close = pytorch_close },
 };

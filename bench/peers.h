@@ -19,6 +19,7 @@ struct operands {
 
 struct peer {
     const char *name;
+    bool bf16; /* it multiplies bf16 numbers; else fp32 */
     /* Ready for so many threads; false: absent, and `absent` says why. */
     bool (*open)(struct peer *p, uint32_t threads);
     /* The product once. Returns its seconds where the peer itself takes the time (also the pause and the uncounted run
@@ -29,8 +30,8 @@ struct peer {
     void *state;  /* its own */
 };
 
-#define PEERS 3
-/* oneDNN, OpenBLAS, PyTorch. */
+#define PEERS 4
+/* oneDNN, OpenBLAS, PyTorch, PyTorch in bf16. */
 extern const struct peer peers[PEERS];
 
 #endif
