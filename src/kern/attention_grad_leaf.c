@@ -39,8 +39,8 @@ struct backward {
     float *dk, *dv, *dq;      /* blocks of `row` */
     float *k_columns, *v_columns; /* [2][dim / words][PANEL]: lanes are keys */
     /* Operands in words for chains across keys: k (fp32: scaled); across queries: q, d_o [rows / words][row], p, ds
-     * [rows / words][BLOCK]; along d: q, d_o [rows][along]; along keys: ds [rows][BLOCK / words]. Where a word holds one
-     * number, `along` and `across` are one place. */
+     * [rows / words][BLOCK]; along d: q, d_o [rows][along]; along keys: ds [rows][BLOCK / words]. Where a word holds
+     * one number, `along` and `across` are one place. */
     float *k_across, *q_across, *d_o_across, *p, *ds, *q_along, *d_o_along, *ds_along;
     float *lane; /* 0, 1, .. 15 */
 };
@@ -130,8 +130,8 @@ static uint64_t extent(const struct backward *b, uint64_t n)
     return b->bf16 ? round_up(n, 2) : n;
 }
 
-/* dk and dv of the block of keys: the chains go on over the queries of this step. On the diagonal those of GROUP keys start
- * at its first key. */
+/* dk and dv of the block of keys: the chains go on over the queries of this step. On the diagonal those of GROUP keys
+ * start at its first key. */
 static void key_gradients(const struct backward *b, const struct step *s)
 {
     uint64_t keys = round_up(b->keys, GROUP), at_once = s->diagonal ? GROUP : keys;

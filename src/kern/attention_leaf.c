@@ -96,7 +96,8 @@ static struct v16 mask_and_max(float *s, uint64_t keys, struct v16 last, bool ma
 }
 
 /* Scores of 16 columns become weights, operands of the product with v; returns their sum over keys in 16 lanes and the
- * tree. Here a lane is a vector of columns. bf16: weights of scores times `scale`; the sum is of what is not rounded yet. */
+ * tree. Here a lane is a vector of columns. bf16: weights of scores times `scale`; their sum is of what is not rounded
+ * yet. */
 V16_INLINE struct v16 weigh(const float *s, float *operands, uint64_t keys, struct v16 most, struct v16 scale,
                             const bool bf16)
 {
@@ -112,8 +113,8 @@ V16_INLINE struct v16 weigh(const float *s, float *operands, uint64_t keys, stru
                 weight[e] = v16_exp_low(v16_sub(bf16 ? v16_mul(score, scale) : score, most));
                 sum[e] = v16_add(sum[e], weight[e]);
             }
-            struct v16 operand = words == 2 ? v16_pair(weight[0], weight[1]) : bf16 ? v16_round_bf16(weight[0]) : weight[0];
-            v16_store(operands + k / words * PANEL, operand);
+            struct v16 one = bf16 ? v16_round_bf16(weight[0]) : weight[0];
+            v16_store(operands + k / words * PANEL, words == 2 ? v16_pair(weight[0], weight[1]) : one);
         }
         UNROLL(2)
         for (uint64_t e = 0; e < words; e++) {
@@ -145,8 +146,8 @@ static void panel_softmax(const struct forward *f, struct panel *p, uint64_t v, 
     v16_store(p->alpha + v * 16, alpha);
 }
 
-/* Keys of [key, key + keys) that the last column of the first `vectors` vectors sees; no column of them sees more. Of bf16
- * an even number: of the one too many the weight is 0. */
+/* Keys of [key, key + keys) that the last column of the first `vectors` vectors sees; no column of them sees more. Of
+ * bf16 an even number: of the one too many the weight is 0. */
 static uint64_t keys_seen(const struct forward *f, const struct panel *p, uint64_t vectors, uint64_t key, uint64_t keys)
 {
     uint64_t columns = vectors * 16 < p->columns ? vectors * 16 : p->columns;
@@ -338,8 +339,8 @@ V16_INLINE void few_output_part(float *o, const struct matrix *v, uint64_t d, co
     }
 }
 
-V16_INLINE void few_output_of(const struct forward *f, const struct few *x, const void *v, const float *p, uint64_t keys,
-                              struct v16 alpha, const enum num type)
+V16_INLINE void few_output_of(const struct forward *f, const struct few *x, const void *v, const float *p,
+                              uint64_t keys, struct v16 alpha, const enum num type)
 {
     const struct matrix m = { v, type, f->a->ldk, type == NUM_BF16, 1.0f };
     uint64_t d = 0;

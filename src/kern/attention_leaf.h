@@ -50,7 +50,7 @@ struct attention_leaves {
     void (*backward)(const struct attention_task *t);
 };
 
-extern const struct attention_leaves attention_leaves_scalar, attention_leaves_vector, attention_leaves_avx2, attention_leaves_avx512,
-    attention_leaves_avx512bf16;
+extern const struct attention_leaves attention_leaves_scalar, attention_leaves_vector, attention_leaves_avx2,
+    attention_leaves_avx512, attention_leaves_avx512bf16;
 
 #endif

@@ -1,9 +1,9 @@
 /* Private to the attention leaves: products of packed blocks and the packing. Included by files compiled once per
  * instruction set. Every product here is a chain of fused multiply-adds over k ascending.
  *
- * Scratch holds operands in one of two ways. Plain: fp32 numbers, those of bf16 widened. Pairs: bf16 numbers k and k + 1 of
- * a chain in one word (kern/simd_pairs.h), so that a chain of n takes n / 2 steps; n is even, with zeros at the end where it must
- * be. Pairs are for sets that have their dot product, and for the scalar one, which defines it.
+ * Scratch holds operands in one of two ways. Plain: fp32 numbers, those of bf16 widened. Pairs: bf16 numbers k and
+ * k + 1 of a chain in one word (kern/simd_pairs.h), so that a chain of n takes n / 2 steps; n is even, with zeros at
+ * its end where it must be. Pairs are for sets that have their dot product, and for the scalar one, which defines it.
  *
  * Panels are [k][PANEL] floats. Rows of blocks have an odd number of cache lines so that equal columns of different
  * rows do not meet in one cache set. */
@@ -30,8 +30,8 @@
 #define PANEL 32u /* columns of a packed panel */
 #define GROUP ATTENTION_GROUP
 
-/* The register tile: TILE_ROWS x TILE_VECTORS accumulators, one broadcast and TILE_VECTORS of b. What full tiles leave of a
- * multiple of GROUP rows is cut into tiles of TILE_REST rows. */
+/* The register tile: TILE_ROWS x TILE_VECTORS accumulators, one broadcast and TILE_VECTORS of b. What full tiles leave
+ * of a multiple of GROUP rows is cut into tiles of TILE_REST rows. */
 #if KERN_AVX512
 #define TILE_ROWS 8u
 #define TILE_REST 8u
@@ -118,8 +118,8 @@ V16_INLINE void tile(const struct product *p, uint64_t i, uint64_t j, const uint
     }
 }
 
-V16_INLINE void tiles(const struct product *p, uint64_t i, uint64_t columns, const uint32_t rows, const enum start start,
-                      const bool pairs)
+V16_INLINE void tiles(const struct product *p, uint64_t i, uint64_t columns, const uint32_t rows,
+                      const enum start start, const bool pairs)
 {
     uint64_t j = 0;
     for (; j + STRIP <= columns; j += STRIP) {
@@ -193,8 +193,8 @@ static inline uint64_t block_row(uint64_t dim)
     return round_up(dim, PANEL) + 16;
 }
 
-/* Rows of numbers somewhere in memory and what they become in scratch: of bf16 numbers nothing else, of fp32 numbers their
- * product with `scale`, for a problem of bf16 numbers (`bf16`; scale is 1) rounded to it. */
+/* Rows of numbers somewhere in memory and what they become in scratch: of bf16 numbers nothing else, of fp32 numbers
+ * their product with `scale`, for a problem of bf16 numbers (`bf16`; scale is 1) rounded to it. */
 struct matrix {
     const void *p;
     enum num type;
@@ -318,7 +318,8 @@ static inline void copy_along(float *dst, const struct matrix *m, uint64_t rows,
     zero_rows(dst, rows, round_up(rows, GROUP), to, round_up(dim / words, 16));
 }
 
-/* The same for chains across rows: dst[r / words * block_row(dim) + d]; up to a multiple of PANEL columns the rest is zeros. */
+/* The same for chains across rows: dst[r / words * block_row(dim) + d]; up to a multiple of PANEL columns the rest is
+ * zeros. */
 static inline void copy_across(float *dst, const struct matrix *m, uint64_t rows, uint64_t dim)
 {
     uint64_t words = numbers_in_word(m->bf16), to = block_row(dim), width = round_up(dim, PANEL);

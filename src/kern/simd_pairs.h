@@ -3,7 +3,7 @@
  * moved, never calculated with.
  *   v16_pair(first, second)     word l: lane l of both, rounded to bf16
  *   v16_store_pairs(p, v)       eight words: lanes 2 l and 2 l + 1 of v, rounded to bf16
- *   v16_dot(a, b, c)            word l: fma(upper a, upper b, c), then fma(lower a, lower b, that); denormals are zeros */
+ *   v16_dot(a, b, c)            word l: fma(upper a, upper b, c), then fma(lower a, lower b, that); no denormals */
 #ifndef KERN_SIMD_PAIRS_H
 #define KERN_SIMD_PAIRS_H
 

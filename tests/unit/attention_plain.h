@@ -1,5 +1,5 @@
-/* Attention as docs/numerics.md 6 and 14 define it, one number after the other: what every instruction set must equal bit
- * for bit. Only exp and log are those of kern/. Runs in a thread of a pool, where denormals are zeros. */
+/* Attention as docs/numerics.md 6 and 14 define it, one number after the other: what every instruction set must equal
+ * bit for bit. Only exp and log are those of kern/. Runs in a thread of a pool, where denormals are zeros. */
 #ifndef TESTS_UNIT_ATTENTION_PLAIN_H
 #define TESTS_UNIT_ATTENTION_PLAIN_H
 
@@ -61,7 +61,8 @@ struct plain_row {
 static struct plain_row plain_row(const struct problem *p, uint64_t h, uint64_t t)
 {
     const struct shape *s = &p->s;
-    return (struct plain_row){ t * p->ldq + h * s->dim, t * p->ldo + h * s->dim, h / (s->heads / s->kv_heads) * s->dim };
+    uint64_t kv_head = h / (s->heads / s->kv_heads);
+    return (struct plain_row){ t * p->ldq + h * s->dim, t * p->ldo + h * s->dim, kv_head * s->dim };
 }
 
 static float plain_score(const struct problem *p, struct plain_row at, uint64_t key, float scale)
