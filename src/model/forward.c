@@ -21,25 +21,35 @@ static enum err norm_forward(struct model *m, const struct rows *r, uint64_t lay
     return gather_own(m, r, y, m->kept, hidden);
 }
 
+/* Whether the product in front of the second norm does that norm, too: all of a row is on this rank, and nothing comes
+ * between. */
+static bool norm_follows(const struct model *m)
+{
+    return m->place.tp == NULL && !(m->dropping && m->conf.resid_dropout > 0.0);
+}
+
+static struct gemm_then second_norm(const struct model *m, uint64_t layer, const struct layer_act *a)
+{
+    return (struct gemm_then){
+        .kind = m->desc->layer_norm ? GEMM_THEN_LAYERNORM : GEMM_THEN_RMSNORM, .y = a->n2, .y_type = m->kept,
+        .gain = model_weight(m, layer, SLOT_NORM2_GAIN),
+        .bias = m->desc->layer_norm ? model_weight(m, layer, SLOT_NORM2_BIAS) : NULL,
+        .eps = (float)m->conf.norm_eps, .mean = a->mean2, .rstd = a->rstd2,
+    };
+}
+
 /* out = residual + branch, where the branch is a divided product, dropped when there is dropout. */
 static enum err branch_forward(struct model *m, const struct rows *r, const struct micro *b, uint32_t site,
-                               const struct linear *l, struct operand x, const float *residual, float *out)
+                               const struct linear *l, struct operand x, const float *residual, float *out,
+                               const struct gemm_then *then)
 {
     double p = m->dropping ? m->conf.resid_dropout : 0.0;
     if (p == 0.0) {
-        return linear_forward_divided(m, l, r, x, residual, out);
+        return linear_forward_divided(m, l, r, x, residual, out, then);
     }
-    TRY(linear_forward_divided(m, l, r, x, NULL, m->branch));
+    TRY(linear_forward_divided(m, l, r, x, NULL, m->branch, NULL));
     drop_rows(m, r, b, site, p, m->branch, residual, out);
     return OK;
-}
-
-static void rotate(struct model *m, const struct rows *r, void *x, uint64_t ld, uint64_t heads)
-{
-    if (!m->desc->learned_positions) {
-        struct rope rope = { m->rope_cos, m->rope_sin, heads, m->conf.head_dim, r->first, r->length, false };
-        kern_rope(m->k, r->count, x, m->kept, ld, &rope);
-    }
 }
 
 static enum err attention_norm(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a)
@@ -47,37 +57,56 @@ static enum err attention_norm(struct model *m, const struct rows *r, uint64_t l
     return norm_forward(m, r, layer, SLOT_NORM1_GAIN, a->x, a->n1, a->mean1, a->rstd1);
 }
 
-/* From the first norm to x1. */
-static enum err attention_forward(struct model *m, const struct rows *r, const struct micro *b, uint64_t layer,
-                                  const struct layer_act *a)
+/* Queries and keys are rotated by the products that give them, unless positions are learned. */
+static void project(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a)
 {
     uint64_t q_cols = m->q_cols, kv_cols = m->kv_cols;
     struct linear q = model_linear(m, layer, SLOT_Q), k = model_linear(m, layer, SLOT_K),
-                  v = model_linear(m, layer, SLOT_V), out = model_linear(m, layer, SLOT_OUT);
+                  v = model_linear(m, layer, SLOT_V);
     struct operand x = kept(m, a->n1);
     /* first is 0 unless a cache is being extended */
     void *keys = num_at_mut(a->kv, m->kept, r->first * 2 * kv_cols), *values = num_at_mut(keys, m->kept, kv_cols);
-    TRY(attention_norm(m, r, layer, a));
-    linear_forward(m, &q, r->count, x, a->q, m->kept, q_cols);
-    linear_forward(m, &k, r->count, x, keys, m->kept, 2 * kv_cols);
-    linear_forward(m, &v, r->count, x, values, m->kept, 2 * kv_cols);
-    rotate(m, r, a->q, q_cols, m->heads);
-    rotate(m, r, keys, 2 * kv_cols, m->kv_heads);
-    TRY(attend_forward(m, r, a));
-    return branch_forward(m, r, b, 2 * (uint32_t)layer + SITE_ATTENTION, &out, kept(m, a->att), a->x, a->x1);
+    struct rope of_q = { m->rope_cos, m->rope_sin, m->heads, m->conf.head_dim, r->first, r->length, false };
+    struct rope of_k = of_q;
+    of_k.heads = m->kv_heads;
+    const struct gemm_then turn_q = { .kind = GEMM_THEN_ROPE, .rope = &of_q },
+                           turn_k = { .kind = GEMM_THEN_ROPE, .rope = &of_k };
+    bool turns = !m->desc->learned_positions;
+    linear_forward(m, &q, r->count, x, a->q, m->kept, q_cols, turns ? &turn_q : NULL);
+    linear_forward(m, &k, r->count, x, keys, m->kept, 2 * kv_cols, turns ? &turn_k : NULL);
+    linear_forward(m, &v, r->count, x, values, m->kept, 2 * kv_cols, NULL);
 }
 
-/* From the second norm to what the activation function takes. */
-static enum err mlp_forward(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a)
+/* From the first norm to x1, and where it can be to the second norm. */
+static enum err attention_forward(struct model *m, const struct rows *r, const struct micro *b, uint64_t layer,
+                                  const struct layer_act *a)
+{
+    struct linear out = model_linear(m, layer, SLOT_OUT);
+    const struct gemm_then norm = second_norm(m, layer, a);
+    TRY(attention_norm(m, r, layer, a));
+    project(m, r, layer, a);
+    TRY(attend_forward(m, r, a));
+    return branch_forward(m, r, b, 2 * (uint32_t)layer + SITE_ATTENTION, &out, kept(m, a->att), a->x, a->x1,
+                          norm_follows(m) ? &norm : NULL);
+}
+
+/* From x1 (normed: n2 is there) to what the activation function takes and, with `act`, gives. */
+static enum err mlp_forward(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a,
+                            bool normed, bool act)
 {
     struct linear up = model_linear(m, layer, SLOT_UP);
     struct operand x = kept(m, a->n2);
-    TRY(norm_forward(m, r, layer, SLOT_NORM2_GAIN, a->x1, a->n2, a->mean2, a->rstd2));
-    linear_forward(m, &up, r->count, x, a->up, m->kept, m->ffn);
+    const struct gemm_then activation = {
+        .kind = m->desc->gated ? GEMM_THEN_SWIGLU : GEMM_THEN_GELU, .y = m->act_ffn, .gate = a->gate,
+    };
+    if (!normed) {
+        TRY(norm_forward(m, r, layer, SLOT_NORM2_GAIN, a->x1, a->n2, a->mean2, a->rstd2));
+    }
     if (m->desc->gated) {
         struct linear gate = model_linear(m, layer, SLOT_GATE);
-        linear_forward(m, &gate, r->count, x, a->gate, m->kept, m->ffn);
+        linear_forward(m, &gate, r->count, x, a->gate, m->kept, m->ffn, NULL);
     }
+    linear_forward(m, &up, r->count, x, a->up, m->kept, m->ffn, act ? &activation : NULL);
     return OK;
 }
 
@@ -86,22 +115,18 @@ static enum err layer_forward(struct model *m, const struct rows *r, const struc
 {
     struct linear down = model_linear(m, layer, SLOT_DOWN);
     TRY(attention_forward(m, r, b, layer, a));
-    TRY(mlp_forward(m, r, layer, a));
-    if (m->desc->gated) {
-        kern_swiglu_forward(m->k, r->count * m->ffn, a->gate, a->up, m->kept, m->act_ffn);
-    } else {
-        kern_gelu_forward(m->k, r->count * m->ffn, a->up, m->kept, m->act_ffn);
-    }
-    return branch_forward(m, r, b, 2 * (uint32_t)layer + SITE_MLP, &down, f32(m->act_ffn), a->x1, a[1].x);
+    TRY(mlp_forward(m, r, layer, a, norm_follows(m), true));
+    return branch_forward(m, r, b, 2 * (uint32_t)layer + SITE_MLP, &down, f32(m->act_ffn), a->x1, a[1].x, NULL);
 }
 
 enum err recompute_mlp(struct model *m, const struct rows *r, const struct micro *b, uint64_t layer,
                        const struct layer_act *a)
 {
-    if (m->shape.recompute == RECOMPUTE_FULL) {
+    bool all = m->shape.recompute == RECOMPUTE_FULL;
+    if (all) {
         TRY(attention_forward(m, r, b, layer, a));
     }
-    return m->shape.recompute != RECOMPUTE_NONE ? mlp_forward(m, r, layer, a) : OK;
+    return m->shape.recompute != RECOMPUTE_NONE ? mlp_forward(m, r, layer, a, all && norm_follows(m), false) : OK;
 }
 
 enum err recompute_attention(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a)

@@ -18,7 +18,7 @@ void head_logits(struct model *m, const struct act_set *s, uint64_t first_row, u
 {
     struct linear head = model_head(m);
     struct operand x = kept(m, num_at(s->final_norm, m->kept, first_row * m->conf.hidden));
-    linear_forward(m, &head, rows, x, m->logits, NUM_F32, m->vocab_padded);
+    linear_forward(m, &head, rows, x, m->logits, NUM_F32, m->vocab_padded, NULL);
 }
 
 /* Losses of logits that lie divided over the tensor-parallel ranks. */

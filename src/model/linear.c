@@ -91,12 +91,13 @@ static uint32_t forward_pieces(const struct linear *l, struct operand x, uint64_
 }
 
 void linear_forward(struct model *m, const struct linear *l, uint64_t rows, struct operand x, void *y,
-                    enum num y_type, uint64_t ldy)
+                    enum num y_type, uint64_t ldy, const struct gemm_then *then)
 {
     struct gemm_piece piece;
     const struct gemm_job job = {
         .m = rows, .n = l->out, .pieces = &piece, .pieces_count = forward_pieces(l, x, 1, &piece),
         .bf16 = m->shape.bf16, .c = y, .c_type = y_type, .ldc = ldy, .bias = l->bias,
+        .then = then,
     };
     kern_gemm(m->k, &job);
 }
@@ -114,14 +115,16 @@ static enum err finish_tree(struct model *m, const struct rows *r, const float *
 }
 
 enum err linear_forward_divided(struct model *m, const struct linear *l, const struct rows *r, struct operand x,
-                                const float *residual, float *out)
+                                const float *residual, float *out, const struct gemm_then *then)
 {
     struct gemm_piece pieces[ORDER_SEGMENTS_MAX];
     bool alone = m->place.tp == NULL;
+    BUG_IF(then != NULL && !alone);
     const struct gemm_job job = {
         .m = r->count, .n = l->out, .pieces = pieces, .pieces_count = forward_pieces(l, x, m->grain, pieces),
         .bf16 = m->shape.bf16, .c = alone ? out : m->window, .ldc = l->out,
         .bias = alone ? l->bias : NULL, .residual = alone ? residual : NULL, .ldr = l->out,
+        .then = then,
     };
     kern_gemm(m->k, &job);
     return alone ? OK : finish_tree(m, r, l->bias, residual, out);

@@ -171,13 +171,15 @@ static inline struct operand kept(const struct model *m, const void *p)
     return (struct operand){ p, m->kept };
 }
 
-/* y[rows][ldy] = x W^T + bias, of numbers of y_type; the sum over `in` is one chain. */
+/* y[rows][ldy] = x W^T + bias, of numbers of y_type; the sum over `in` is one chain. `then`: done to finished rows; NULL:
+ * nothing. */
 void linear_forward(struct model *m, const struct linear *l, uint64_t rows, struct operand x, void *y,
-                    enum num y_type, uint64_t ldy);
+                    enum num y_type, uint64_t ldy, const struct gemm_then *then);
 /* A product whose summed dimension is divided over the tensor-parallel ranks: out[own][C] = residual + (x W^T + bias).
- * Collective. */
+ * `then` only on a rank that has all of it. Collective. */
 MUST_USE enum err linear_forward_divided(struct model *m, const struct linear *l, const struct rows *r,
-                                         struct operand x, const float *residual, float *out);
+                                         struct operand x, const float *residual, float *out,
+                                         const struct gemm_then *then);
 /* A gradient that flows back through several maps with one input: dx = sum over segments of the chains of the parts. */
 struct linear_dy {
     const struct linear *l;
