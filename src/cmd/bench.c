@@ -153,14 +153,11 @@ enum err cmd_bench(int argc, char **argv)
             return OK;
         }
     }
-    enum err err;
-    TRY_OUT(parse(argc, argv, &o));
-    TRY_OUT(comm_open(&w));
-    err = load(&conf, &o, w);
+    TRY(comm_open(&w));
+    enum err err = comm_agree(comm_all(w), parse(argc, argv, &o));
+    err = err == OK ? load(&conf, &o, w) : err;
     err = err == OK ? run(&o, &conf, w) : err;
-    err = leave(w, err);
-out:
     conf_release(&conf);
     arguments_release(&o.keys);
-    return err;
+    return leave(w, err);
 }
