@@ -1,4 +1,4 @@
-/* bf16: the upper half of an fp32 number. The definition that every instruction set must equal (docs/numerics.md 14). */
+/* bf16: the upper half of an fp32 number. The definition that every instruction set must equal: docs/numerics.md 14. */
 #ifndef BASE_BF16_H
 #define BASE_BF16_H
 

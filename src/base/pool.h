@@ -41,8 +41,8 @@ uint64_t pool_nodes(const struct pool *p);
 /* What the pool does is recorded in `profile` (NULL: nowhere): the shares of its threads on the rows "thread 1" and up,
  * under the name of the span that is open. */
 void pool_set_profile(struct pool *p, struct profile *profile);
-/* A named piece of work of the calling thread, on the row "thread 0", with the sizes it works on: what follows POOL_SPAN
- * to the end of its block. `name` lives as long as the pool. Costs nothing without a profile. */
+/* A named piece of work of the calling thread, on the row "thread 0", with the sizes it works on: what follows
+ * POOL_SPAN to the end of its block. `name` lives as long as the pool. Costs nothing without a profile. */
 struct pool_span {
     struct pool *pool;
     const char *name;

@@ -171,8 +171,8 @@ static inline struct operand kept(const struct model *m, const void *p)
     return (struct operand){ p, m->kept };
 }
 
-/* y[rows][ldy] = x W^T + bias, of numbers of y_type; the sum over `in` is one chain. `then`: done to finished rows; NULL:
- * nothing. */
+/* y[rows][ldy] = x W^T + bias, of numbers of y_type; the sum over `in` is one chain. `then`: done to finished rows;
+ * NULL: nothing. */
 void linear_forward(struct model *m, const struct linear *l, uint64_t rows, struct operand x, void *y,
                     enum num y_type, uint64_t ldy, const struct gemm_then *then);
 /* A product whose summed dimension is divided over the tensor-parallel ranks: out[own][C] = residual + (x W^T + bias).

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The demo's job in fp32 and in bf16: the loss curves agree. Every validation loss within 1 %, the last within 0.5 % - and
-# the weights differ, else one of the two was not what it says. Six minutes. TAP.
+# The demo's job in fp32 and in bf16: the loss curves agree. Every validation loss within 1 %, the last within 0.5 % -
+# and the weights differ, else one of the two was not what it says. Six minutes. TAP.
 #
 #   tests/long/bf16_loss.sh INVAR
 set -u
@@ -34,7 +34,8 @@ paste -d' ' false.loss true.loss | awk '
     }
     END {
         good = NR > 0 && !bad
-        printf "%s 1 - every validation loss in bf16 is within 1 %% of that in fp32\n", good && most <= 0.01 ? "ok" : "not ok"
+        printf "%s 1 - every validation loss in bf16 is within 1 %% of that in fp32\n",
+            good && most <= 0.01 ? "ok" : "not ok"
         printf "%s 2 - the last is within 0.5 %%\n", good && off <= 0.005 ? "ok" : "not ok"
     }'
 [ "$("$invar" ckpt hash false)" != "$("$invar" ckpt hash true)" ] && echo "ok 3 - the weights differ" ||

@@ -26,7 +26,8 @@ bf16_hash=68254a115ca5e20f
 # What numbers in bf16 change: every axis, and what ranks exchange in bf16.
 list_bf16() {
     echo mb1 mb2 threads2 threads3,mb2 selective full full,mb2 dp2 dp3,mb1,zero1 dp2,zero2 dp5,zero3 dp3,seed3
-    echo tp2 tp4,sp tp8,sp,mb1 tp2,sp,selective tp4,full tp2,threads2,seed4 pp2,mb1 pp3,v2,mb1 pp4,gpipe,mb2 pp2,full,mb1
+    echo tp2 tp4,sp tp8,sp,mb1 tp2,sp,selective tp4,full tp2,threads2,seed4
+    echo pp2,mb1 pp3,v2,mb1 pp4,gpipe,mb2 pp2,full,mb1
     echo cp2 cp4,zero3 cp2,selective cp4,mb3,seed9 cp2,full,threads2 dp2,tp2,sp,mb1 dp3,zero3,tp2 dp2,pp2,mb1,zero2
     echo tp2,pp2,cp2,sp,mb1 dp2,tp2,pp2,cp2,sp,mb1 dp3,tp2,pp2,zero3,mb1,threads2,seed10 dp2,tp2,sp,cp2,zero3,full
 }

@@ -81,7 +81,8 @@ def cases(work, invar):
         yield f"{name}: kernels, phases and groups of every rank", problem
         yield f"{name}: the state of every step is that without a profile", "" if states == plain else str(states)
     code, text, _ = run(work, invar, 1, "late", "--profile", "9")
-    yield "a step that the run does not come to is refused", "" if code == 2 and "step 9 is not one of" in text else text
+    refused = code == 2 and "step 9 is not one of" in text
+    yield "a step that the run does not come to is refused", "" if refused else text
 
 
 def main():
