@@ -436,8 +436,8 @@ const struct conf_key conf_keys[] = {
       .identity = true,
       .fallback = "false",
       .help = "Matrix products and attention of bf16 numbers, summed in fp32; what forward passes keep for them is "
-              "stored in bf16. Weights, moments, norms, losses and gradients stay fp32 or exact. Twice as fast where the "
-              "CPU multiplies bf16 (AVX512-BF16); the same bits where it does not.",
+              "stored in bf16. Weights, moments, norms, losses and gradients stay fp32 or exact. Faster where the CPU "
+              "multiplies bf16 (AVX512-BF16); the same bits where it does not.",
       .aliases = "bf16.enabled bfloat16.enabled" },
     { .name = "tp_grain",
       .type = KEY_WHOLE,
