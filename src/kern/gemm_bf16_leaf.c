@@ -7,7 +7,7 @@
  *
  * Invariant: nothing outside the elements asked for is read. */
 #include "kern/gemm_leaf.h"
-#include "kern/simd.h"
+#include "kern/simd_pairs.h"
 
 /* Blocks of whole panels. Contiguous rows of a panel: long stretches of a few rows of cells; contiguous k: the rows of
  * some panels, or of one wide one. */
@@ -39,46 +39,6 @@ static inline struct v16 load_some(const void *p, enum num type, uint32_t n)
 #if GEMM_PAIRS
 #define K_STEP 2u
 
-#if KERN_ISA == 3
-
-/* Lane l: r(upper[l]) above r(lower[l]). */
-static inline struct v16 pairs_across(struct v16 upper, struct v16 lower)
-{
-    static const uint16_t order[] = { 0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31 };
-    __m512i halves = (__m512i)_mm512_cvtne2ps_pbh(upper.v, lower.v); /* words 0 to 15 are of the second one */
-    return (struct v16){ _mm512_castsi512_ps(_mm512_permutexvar_epi16(_mm512_loadu_si512(order), halves)) };
-}
-
-/* Lane l: r(e[2 l]) above r(e[2 l + 1]), where `first` is e[0..16) and `second` e[16..32). */
-static inline struct v16 pairs_along(struct v16 first, struct v16 second)
-{
-    __m512i halves = (__m512i)_mm512_cvtne2ps_pbh(second.v, first.v);
-    return (struct v16){ _mm512_castsi512_ps(_mm512_rol_epi32(halves, 16)) };
-}
-
-#else
-
-static struct v16 pairs_across(struct v16 upper, struct v16 lower)
-{
-    struct v16i low = v16i_and(v16i_sra(v16_bits(v16_round_bf16(lower)), 16), v16i_set1(0xffff));
-    return v16_from_bits(v16i_or(v16_bits(v16_round_bf16(upper)), low));
-}
-
-static struct v16 pairs_along(struct v16 first, struct v16 second)
-{
-    float all[2 * V16_LANES], upper[V16_LANES], lower[V16_LANES];
-    v16_store(all, first);
-    v16_store(all + V16_LANES, second);
-    for (uint32_t l = 0; l < V16_LANES; l++) {
-        upper[l] = all[2 * l];
-        lower[l] = all[2 * l + 1];
-    }
-    return pairs_across(v16_load(upper), v16_load(lower));
-}
-
-#endif
-
 /* Elements [i, i + count) of the `k` (1 or 2) rows from k0 on; `pad` is a row that is missing. */
 static void stage_across(const struct gemm_mat *m, uint64_t i, uint64_t count, uint64_t k0, uint64_t k, float pad,
                          float *cells)
@@ -88,7 +48,7 @@ static void stage_across(const struct gemm_mat *m, uint64_t i, uint64_t count, u
         uint32_t n = lanes_of(count - x);
         struct v16 upper = load_some(num_at(row, m->type, x), m->type, n), lower = v16_set1(pad);
         lower = k > 1 ? load_some(num_at(row, m->type, m->ld + x), m->type, n) : lower;
-        v16_store(cells + x, pairs_across(upper, lower));
+        v16_store(cells + x, v16_pair(upper, lower));
     }
 }
 
@@ -100,7 +60,8 @@ static void stage_along(const struct gemm_mat *m, uint64_t i, uint64_t k0, uint6
         uint32_t n = lanes_of(k - x), more = k - x > V16_LANES ? lanes_of(k - x - V16_LANES) : 0;
         struct v16 first = load_some(num_at(row, m->type, x), m->type, n), second = v16_zero();
         second = more > 0 ? load_some(num_at(row, m->type, x + V16_LANES), m->type, more) : second;
-        v16_store(cells + x / 2, pairs_along(first, second));
+        v16_store_pairs(cells + x / 2, first);
+        v16_store_pairs(cells + x / 2 + V16_LANES / 2, second);
     }
     if (k % 2 != 0) {
         uint32_t cell, beside;
