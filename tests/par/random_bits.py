@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Random tiny jobs, each run in random ways: threads, micro-batch, instruction set, killed and resumed. Every way must
-leave the same files and the same log. TAP, one line a job; a job is a pure function of its number, so that a failing
+"""Random tiny jobs, each run in random ways: threads, micro-batch, instruction set, recomputation, killed and resumed.
+Every way must leave the same files and the same log. TAP, one line a job; a job is a pure function of its number, so that a failing
 one is run again alone.
 
     tests/par/random_bits.py INVAR [FIRST [COUNT]]     jobs FIRST .. FIRST + COUNT - 1 (0, 24)
@@ -81,6 +81,10 @@ def job(r, work):
         c["grad_scale_log2"] = r.choice([20, 30, 48, 60])  # too coarse and too fine: some steps are rejected
     if r.random() < 0.5:
         c.update(eval_data_path=f"{work}/data", eval_steps=r.randint(1, 3), eval_iters=r.choice([0, 1]))
+    if r.random() < 0.5:
+        c["bf16"] = True
+    if "n_head" in model and r.random() < 0.4:
+        model.update(resid_pdrop=r.choice([0, 0.1, 0.9]), embd_pdrop=r.choice([0, 0.1, 0.9]))
     write_store(f"{work}/data", [r.randrange(vocab) for _ in range(seq * r.randint(1, 12) + 1 + r.randint(0, seq))])
     return c, cost * steps
 
@@ -93,10 +97,14 @@ class Job:
         self.micro = [d for d in range(1, 10) if self.conf["global_batch_size"] % d == 0]
         pathlib.Path(work, "c.yaml").write_text(json.dumps(self.conf))
 
-    def start(self, out, isa, threads, micro, *more):
+    def way(self, isas):
+        return (self.r.choice(isas), self.r.choice([1, 2, 3, 5]), self.r.choice(self.micro),
+                self.r.choice(["none", "selective", "full"]))
+
+    def start(self, out, isa, threads, micro, again, *more):
         return subprocess.Popen(
             [self.invar, "train", f"{self.work}/c.yaml", "--output_dir", out, "--threads", str(threads),
-             "--micro_batch_size", str(micro), *more],
+             "--micro_batch_size", str(micro), "--gradient_checkpointing", again, *more],
             env=dict(os.environ, INVAR_ISA=isa), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def result(self, out, process):
@@ -115,8 +123,7 @@ class Job:
         for i in range(KILLS_MAX + 1):
             saved = steps.is_dir() and any(p.suffix != ".tmp" for p in steps.glob("step-*"))
             more = ["--resume_from_checkpoint", "latest"] if saved else ["--overwrite_output_dir", "true"]
-            p = self.start(out, self.r.choice(self.isas[-2:]), self.r.choice([1, 2, 3]), self.r.choice(self.micro),
-                           "--save_steps", "1", *more)
+            p = self.start(out, *self.way(self.isas[-2:]), "--save_steps", "1", *more)
             if i < KILLS_MAX:
                 time.sleep(self.r.random() * 0.08)
                 p.send_signal(self.r.choice(SIGNALS))
@@ -127,15 +134,15 @@ class Job:
 
     def faults(self):
         first = f"{self.work}/first"
-        want = self.result(first, self.start(first, self.isas[0], 1, self.micro[-1]))
+        want = self.result(first, self.start(first, self.isas[0], 1, self.micro[-1], "none"))
         if want[0] not in (0, 1):
             yield f"exit code {want[0]}: {want[1]}"
             return
         for i in range(3):
-            how = (self.r.choice(self.isas), self.r.choice([1, 2, 3, 5]), self.r.choice(self.micro))
+            how = self.way(self.isas)
             got = self.result(f"{self.work}/{i}", self.start(f"{self.work}/{i}", *how))
             if got != want:
-                yield f"isa %s, threads %s, micro-batch %s: {difference(want, got)}" % how
+                yield f"isa %s, threads %s, micro-batch %s, recompute %s: {difference(want, got)}" % how
         if want[0] == 0 and (got := self.killed(f"{self.work}/killed")) != want:
             yield f"killed and resumed: {difference(want, got)}"
 
