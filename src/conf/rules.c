@@ -215,6 +215,14 @@ static void rule_grad_unit(const struct asker *a)
     }
 }
 
+static void rule_profile(const struct asker *a)
+{
+    if (a->c->max_steps > 0 && a->c->profile > a->c->max_steps) {
+        REPORT(a, "profile", "profile %llu is above max_steps %llu: the run never comes to that step",
+               ull(a->c->profile), ull(a->c->max_steps));
+    }
+}
+
 static const struct rule rules[] = {
     { "model-given", FINDING_ERROR, "model resume_from_checkpoint", rule_model,
       "A run has a model, or goes on from a checkpoint that has one." },
@@ -243,6 +251,8 @@ static const struct rule rules[] = {
       "eval_steps and eval_data_path are given together." },
     { "resume-overwrite", FINDING_ERROR, "resume_from_checkpoint overwrite_output_dir", rule_resume_overwrite,
       "A run that is resumed is not overwritten." },
+    { "profile-step", FINDING_ERROR, "profile max_steps num_train_epochs", rule_profile,
+      "The step that profile names is one of the run." },
     { "tp-grain", FINDING_ERROR, "tp_grain model", rule_tp_grain,
       "tp_grain is a power of two that divides the key/value heads and the MLP width." },
     { "grad-unit", FINDING_ERROR, "grad_unit seq_length", rule_grad_unit, "grad_unit is at most seq_length." },

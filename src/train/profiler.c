@@ -22,16 +22,16 @@ enum err profiler_open(struct trainer *t)
     if (c->profile == 0) {
         return OK;
     }
-    if (c->profile <= t->step || c->profile > c->max_steps) {
-        return FAIL(ERR_USAGE, "profile: step %llu is not one of this run's, which are %llu to %llu",
-                    (unsigned long long)c->profile, (unsigned long long)t->step + 1, (unsigned long long)c->max_steps);
+    if (c->profile <= t->step) { /* a job that is started again with the same configuration goes on */
+        if (t->leads) {
+            log_note("profile: step %llu was done before this start, nothing is recorded",
+                     (unsigned long long)c->profile);
+        }
+        return OK;
     }
-    return profile_new(&t->profile, EVENTS_MAX);
-}
-
-uint64_t profiler_bytes(void)
-{
-    return profile_bytes(EVENTS_MAX);
+    TRY(profile_new(&t->profile, EVENTS_MAX));
+    t->profile_bytes = profile_bytes(EVENTS_MAX);
+    return OK;
 }
 
 void profiler_close(struct trainer *t)

@@ -5,10 +5,8 @@
 #include "base/profile.h"
 #include "train/trainer.h"
 
-/* Get ready to record step conf->profile; nothing when it is 0. ERR_USAGE: this run does not come to that step. */
+/* Get ready to record step conf->profile; nothing when it is 0, or done before a resumed run. */
 MUST_USE enum err profiler_open(struct trainer *t);
-/* What it allocates. */
-uint64_t profiler_bytes(void);
 void profiler_close(struct trainer *t);
 /* Begin to record when the coming step is the one. Collective over all ranks. */
 MUST_USE enum err profiler_before(struct trainer *t);

@@ -324,7 +324,7 @@ out:
 uint64_t trainer_planned_bytes(const struct trainer *t)
 {
     return t->program_bytes + t->arena.used + kern_workspace_bytes(pool_threads(t->pool)) +
-           comm_memory_bytes(t->ranks.world) + (t->conf->profile > 0 ? profiler_bytes() : 0);
+           comm_memory_bytes(t->ranks.world) + t->profile_bytes;
 }
 
 void trainer_close(struct trainer *t)

@@ -45,6 +45,7 @@ struct trainer {
     uint64_t loaded;          /* first sample of the micro-batch they hold; UINT64_MAX: none */
     struct metrics *metrics;  /* on the leading rank */
     struct profile *profile;    /* until its step is written; NULL: none */
+    uint64_t profile_bytes;     /* that it takes, or took */
     struct rank_record *record; /* what this rank gives to each step; NULL: nothing is written */
     const volatile sig_atomic_t *stop; /* set by a signal; NULL: none */
     bool stopping;            /* some rank was asked to stop */
