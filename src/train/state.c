@@ -203,6 +203,17 @@ static enum err state_whole(const json_t *root, const char *folder, const char *
     return OK;
 }
 
+/* Whether it was trained with bf16; absent in the first checkpoints: false. */
+static enum err state_bf16(const json_t *root, const char *folder, bool *out)
+{
+    const json_t *value = json_object_get(root, "bf16");
+    *out = json_is_true(value);
+    if (value != NULL && !json_is_boolean(value)) {
+        return FAIL(ERR_DATA, "%s/trainer_state.json: bf16: true or false was expected", folder);
+    }
+    return OK;
+}
+
 static enum err read_model_conf(struct ckpt *c, struct model_conf *out)
 {
     struct buf text = { 0 }, name = { 0 };
@@ -232,8 +243,10 @@ static enum err read_arithmetic(struct ckpt *c, struct arithmetic *out)
     if (recorded < 1 || recorded > ORDER_SEGMENTS_MAX || (recorded & (recorded - 1)) != 0) {
         err = FAIL(ERR_DATA, "%s/trainer_state.json: tp_grain %lld, a power of two up to %u was expected",
                    ckpt_folder(c), recorded, ORDER_SEGMENTS_MAX);
+        goto out;
     }
-    *out = (struct arithmetic){ (uint64_t)recorded, json_is_true(json_object_get(root, "bf16")) };
+    out->grain = (uint64_t)recorded;
+    TRY_OUT(state_bf16(root, ckpt_folder(c), &out->bf16));
 out:
     json_decref(root);
     buf_release(&text);
@@ -269,7 +282,8 @@ static enum err check_state(const struct trainer *t, const struct ckpt *c, const
                         folder, fixed[i].key, then, fixed[i].now, fixed[i].key, then);
         }
     }
-    bool bf16 = json_is_true(json_object_get(root, "bf16")); /* absent in the first checkpoints: false */
+    bool bf16;
+    TRY(state_bf16(root, folder, &bf16));
     if (bf16 != t->conf->bf16) {
         return FAIL(ERR_USAGE, "%s: the checkpoint was made with bf16 %s, this run has %s | give --bf16 %s", folder,
                     bf16 ? "true" : "false", bf16 ? "false" : "true", bf16 ? "true" : "false");
