@@ -18,7 +18,7 @@ static const char usage[] =
     "  --seconds S             about so long in all (60); at least one sample of everything is taken\n"
     "  --scaling               also steps of other lengths, batches, hidden sizes and numbers of layers: time of a\n"
     "                          token beside its operations. One rank only. Up to half of S for each case\n"
-    "  --output FILE.json      the same figures for programs (bench.json); an older file is replaced\n"
+    "  --output FILE.json      the same figures for programs (bench.json); an older one is replaced\n"
     "  --key value             any key of the configuration, e.g. --seq_length 2048 --threads 1\n"
     "\n"
     "That file is all that stays: data, output folder and checkpoints of the configuration are not used, but the disk\n"
@@ -118,6 +118,7 @@ static enum err run(const struct options *o, struct conf *conf, struct comm_worl
         return FAIL(ERR_USAGE, "--scaling: started as %u ranks, one was expected | run it without mpirun, or leave out "
                                "--scaling", comm_size(comm_all(w)));
     }
+    TRY(comm_agree(comm_all(w), leads ? bench_check_output(o->output) : OK));
     TRY(comm_agree(comm_all(w), mem_alloc(&mem, 1, sizeof(struct bench_report))));
     r = mem;
     if (leads) {

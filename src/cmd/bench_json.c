@@ -2,6 +2,9 @@
  * operations a second, with nothing rounded. */
 #include "cmd/bench_report.h"
 
+#include <stdio.h>
+#include <sys/stat.h>
+
 #include "base/file.h"
 #include "base/json.h"
 
@@ -106,6 +109,37 @@ static json_t *report_json(const struct bench_report *r, const struct conf *c)
                      "model", model, "machine", machine_json(&r->machine), "disk", disk_json(&r->disk), "ranks",
                      links_json(&r->links), "kernels", kernels_json(r), "step", step_json(r, c), "noise", noise,
                      "scaling", scaling_json(r));
+}
+
+/* Whether a file begins as one that bench_write_json wrote. */
+static bool is_report(const char *path)
+{
+    char head[64] = "";
+    FILE *f = fopen(path, "rb");
+    if (f == NULL) {
+        return false;
+    }
+    head[fread(head, 1, sizeof(head) - 1, f)] = '\0';
+    fclose(f);
+    return strstr(head, FORMAT) != NULL;
+}
+
+enum err bench_check_output(const char *path)
+{
+    struct stat st;
+    struct buf temporary = { 0 };
+    struct file_out f;
+    if (stat(path, &st) == 0 && (!S_ISREG(st.st_mode) || !is_report(path))) {
+        return FAIL(ERR_USAGE, "--output %s: it exists, and is not what an earlier invar bench wrote | choose another "
+                               "name, or remove it", path);
+    }
+    TRY(buf_printf(&temporary, "%s.tmp", path)); /* as file_replace will */
+    enum err err = file_out_open(&f, temporary.data);
+    if (err == OK) {
+        file_out_abandon(&f);
+    }
+    buf_release(&temporary);
+    return err;
 }
 
 enum err bench_write_json(const struct bench_report *r, const struct conf *c, const char *path)

@@ -10,6 +10,8 @@ void bench_print_job(const struct conf *c);
 void bench_print(const struct bench_report *r, const struct conf *c, enum bench_part part);
 /* Warn when the machine was not ours alone. */
 void bench_warn(const struct bench_report *r);
+/* Whether bench_write_json may write there: a folder that takes files, and no file of another kind to be replaced. */
+MUST_USE enum err bench_check_output(const char *path);
 /* Everything as JSON. */
 MUST_USE enum err bench_write_json(const struct bench_report *r, const struct conf *c, const char *path);
 
