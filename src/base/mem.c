@@ -133,15 +133,21 @@ enum err mem_big_alloc(void **out, size_t bytes)
     return mem_big_alloc_by(out, bytes, NULL);
 }
 
-enum err mem_big_alloc_by(void **out, size_t bytes, struct pool *pool)
+enum err mem_room(size_t bytes)
 {
     uint64_t available = mem_available_bytes();
-    *out = NULL;
     if (bytes > available || bytes > SIZE_MAX - 2 * HUGE_BYTES) {
         return FAIL(ERR_RESOURCE, "out of memory: %.2f GB%s are needed at once, %.2f GB are available | use a "
                                   "smaller model, micro_batch_size or seq_length, or free memory",
                     (double)bytes * 1e-9, bytes == SIZE_MAX ? " or more" : "", (double)available * 1e-9);
     }
+    return OK;
+}
+
+enum err mem_big_alloc_by(void **out, size_t bytes, struct pool *pool)
+{
+    *out = NULL;
+    TRY(mem_room(bytes));
     size_t rounded = round_up(bytes > 0 ? bytes : 1, HUGE_BYTES);
     unsigned char *raw =
         mmap(NULL, rounded + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -19,6 +19,8 @@ MUST_USE enum err mem_copy_string(char **out, const char *text, size_t bytes);
 /* Bytes this process can still get without the system running out: free memory and swap, cut by the cgroup's limit;
  * UINT64_MAX when unknown. */
 uint64_t mem_available_bytes(void);
+/* ERR_RESOURCE when `bytes` are more than that. */
+MUST_USE enum err mem_room(size_t bytes);
 /* A block of zeroed memory aligned to 2 MB, on huge pages where the system gives them. */
 MUST_USE enum err mem_big_alloc(void **out, size_t bytes);
 /* As mem_big_alloc, with pages touched first by all threads of the pool, so near them or spread over their nodes. */

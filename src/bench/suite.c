@@ -2,6 +2,7 @@
  * the same minute; this is the order in which they are, and what share of the time each part gets. */
 #include "bench/suite.h"
 
+#include "base/mem.h"
 #include "train/crew.h"
 
 /* Shares of the time; the disk's is the most that it may take. */
@@ -56,17 +57,22 @@ static enum err measure_machine(struct bench_report *r, const struct conf *c, st
     return links_measure(&r->links, w);
 }
 
-static enum err measure_kernels(struct bench_report *r, const struct conf *c, struct comm_world *w, struct kern *k,
-                                double seconds)
+/* What is to be measured. A model whose weights, gradients and moments alone have no room is refused here and not when
+ * everything else was measured. */
+static enum err list_kernels(struct bench_report *r, const struct conf *c, struct comm_world *w)
+{
+    TRY(ops_shape(&r->shape, c, comm_rank(comm_all(w))));
+    r->ops = ops_list(&r->shape, r->op);
+    uint64_t part = r->shape.parameters, whole = mem_mul(part, c->zero_stage > 0 ? c->dp * c->cp : 1);
+    uint64_t weights = c->zero_stage > 2 ? part : whole, gradients = 2 * (c->zero_stage > 1 ? part : whole);
+    return mem_room(mem_mul(weights + gradients + 2 * part, sizeof(float) * comm_node_size(w)));
+}
+
+static enum err measure_kernels(struct bench_report *r, struct comm_world *w, struct kern *k, double seconds)
 {
     struct ops_memory *memory = NULL;
     struct comm *all = comm_all(w);
-    enum err err = ops_shape(&r->shape, c, comm_rank(all));
-    if (err == OK) {
-        r->ops = ops_list(&r->shape, r->op);
-        err = ops_memory_new(&memory, &r->shape, r->op, r->ops, k);
-    }
-    err = comm_agree(all, err);
+    enum err err = comm_agree(all, ops_memory_new(&memory, &r->shape, r->op, r->ops, k));
     if (err == OK) {
         measure(r->ops, ops_run, memory, SHARE_KERNELS * seconds, r->time);
     }
@@ -98,7 +104,7 @@ static enum err measure_parts(struct bench_report *r, const struct conf *c, stru
     TRY_OUT(comm_agree(comm_all(w), err));
     TRY_OUT(measure_machine(r, c, w, k, crew.threads, o->seconds));
     tell(r, c, w, o, BENCH_MACHINE);
-    TRY_OUT(measure_kernels(r, c, w, k, o->seconds));
+    TRY_OUT(measure_kernels(r, w, k, o->seconds));
     tell(r, c, w, o, BENCH_KERNELS);
 out:
     kern_free(k);
@@ -133,6 +139,7 @@ enum err bench_run(struct bench_report *r, struct conf *c, struct comm_world *w,
     *r = (struct bench_report){ .ops = 0 };
     cut_batch(c);
     forget_inputs(c);
+    TRY(comm_agree(comm_all(w), list_kernels(r, c, w)));
     noise_begin(&noise);
     TRY(measure_parts(r, c, w, o));
     TRY(whole_measure(&r->whole, c, w, STEPS_LEAST, SHARE_STEP * o->seconds));
