@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Random tiny jobs, each run in random ways: threads, micro-batch, instruction set, recomputation, killed and resumed.
-Every way must leave the same files and the same log. TAP, one line a job; a job is a pure function of its number, so that a failing
-one is run again alone.
+Every way must leave the same files and the same log. TAP, one line a job; a job is a pure function of its number, so
+that a failing one is run again alone.
 
     tests/par/random_bits.py INVAR [FIRST [COUNT]]     jobs FIRST .. FIRST + COUNT - 1 (0, 24)
 """
