@@ -133,6 +133,11 @@ enum err mem_big_alloc(void **out, size_t bytes)
     return mem_big_alloc_by(out, bytes, NULL);
 }
 
+size_t mem_big_bytes(size_t bytes)
+{
+    return round_up(bytes > 0 ? bytes : 1, HUGE_BYTES);
+}
+
 enum err mem_room(size_t bytes)
 {
     uint64_t available = mem_available_bytes();
@@ -148,7 +153,7 @@ enum err mem_big_alloc_by(void **out, size_t bytes, struct pool *pool)
 {
     *out = NULL;
     TRY(mem_room(bytes));
-    size_t rounded = round_up(bytes > 0 ? bytes : 1, HUGE_BYTES);
+    size_t rounded = mem_big_bytes(bytes);
     unsigned char *raw =
         mmap(NULL, rounded + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED) {
@@ -170,7 +175,7 @@ enum err mem_big_alloc_by(void **out, size_t bytes, struct pool *pool)
 void mem_big_free(void *block, size_t bytes)
 {
     if (block != NULL) {
-        munmap(block, round_up(bytes > 0 ? bytes : 1, HUGE_BYTES));
+        munmap(block, mem_big_bytes(bytes));
     }
 }
 

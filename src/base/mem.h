@@ -26,6 +26,8 @@ MUST_USE enum err mem_big_alloc(void **out, size_t bytes);
 /* As mem_big_alloc, with pages touched first by all threads of the pool, so near them or spread over their nodes. */
 MUST_USE enum err mem_big_alloc_by(void **out, size_t bytes, struct pool *pool);
 void mem_big_free(void *block, size_t bytes);
+/* What a block of so many bytes takes: whole pages of 2 MB. */
+size_t mem_big_bytes(size_t bytes);
 /* Share of a block that is on 2-MB pages, as the system says; 1 when it says nothing. */
 double mem_huge_share(const void *block, size_t bytes);
 /* Whether the system, whose /sys is below `root` ("" for this machine), gives 2-MB pages at all. */

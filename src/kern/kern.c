@@ -58,7 +58,7 @@ enum isa kern_isa(const struct kern *k)
 
 uint64_t kern_workspace_bytes(uint32_t threads)
 {
-    return gemm_workspace_bytes(threads) + attention_workspace_bytes(threads);
+    return mem_big_bytes(gemm_workspace_bytes(threads)) + mem_big_bytes(attention_workspace_bytes(threads));
 }
 
 struct peak_run {

@@ -299,14 +299,14 @@ enum err trainer_open(struct trainer *t, struct conf *conf, const struct trainer
 {
     struct comm_world *w = use->world;
     *t = (struct trainer){ .conf = conf, .lock = -1, .saved_step = UINT64_MAX, .loaded = UINT64_MAX,
-                           .leads = comm_rank(comm_all(w)) == 0, .writes = use->writes, .trace = use->trace,
-                           .program_bytes = use->writes ? mem_peak_bytes() : 0 };
+                           .leads = comm_rank(comm_all(w)) == 0, .writes = use->writes, .trace = use->trace };
     enum err err;
     bool fresh;
     TRY_OUT(comm_agree(comm_all(w), open_local(t, conf)));
     TRY_OUT(comm_agree(comm_all(w), same_everywhere(comm_all(w), conf, t->data, t->eval_data)));
     TRY_OUT(watch(t, w));
     TRY_OUT(crew_open(&t->crew, w, conf));
+    t->program_bytes = use->writes ? mem_peak_bytes() : 0;
     TRY_OUT(ranks_open(&t->ranks, w, conf));
     TRY_OUT(comm_agree(comm_all(w), open_model(t)));
     comm_phase(w, PHASE_LOAD, 0, 0);
@@ -323,7 +323,7 @@ out:
 
 uint64_t trainer_planned_bytes(const struct trainer *t)
 {
-    return t->program_bytes + t->arena.used + kern_workspace_bytes(pool_threads(t->pool)) +
+    return t->program_bytes + mem_big_bytes(t->arena.used) + kern_workspace_bytes(pool_threads(t->pool)) +
            comm_memory_bytes(t->ranks.world) + t->profile_bytes;
 }
 

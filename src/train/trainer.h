@@ -39,7 +39,7 @@ struct trainer {
     struct truth truth;
     struct gather gather;
     struct arena arena;       /* all of their memory */
-    uint64_t program_bytes;   /* of a run: what the program and its libraries held before it */
+    uint64_t program_bytes;   /* of a run: what program, libraries and inputs held before anything below */
     int32_t *sequence;        /* [2][seq_length]: one sample */
     int32_t *input, *target;  /* [micro_batch][local length] */
     uint64_t loaded;          /* first sample of the micro-batch they hold; UINT64_MAX: none */
