@@ -51,7 +51,7 @@ struct pool_span {
 struct pool_span pool_span_open(struct pool *p, const char *name, uint64_t a, uint64_t b, uint64_t c);
 void pool_span_close(struct pool_span *span);
 #define POOL_SPAN(p, name, a, b, c)                                                                \
-    __attribute__((cleanup(pool_span_close))) struct pool_span span_ = pool_span_open((p), name, a, b, c)
+    __attribute__((cleanup(pool_span_close), unused)) struct pool_span span_ = pool_span_open((p), name, a, b, c)
 /* Set the arithmetic mode above for the calling thread; pool threads already have it. */
 void pool_set_float_mode(void);
 /* What a loop that waits for another thread does between two looks: some ten nanoseconds that spare the core. */
