@@ -5,6 +5,8 @@
  * The ranks' clocks are set by a barrier: they leave it within microseconds of each other, on any node. */
 #include "train/profiler.h"
 
+#include <unistd.h>
+
 #include "base/file.h"
 
 #define EVENTS_MAX ((uint64_t)1 << 16)
@@ -108,71 +110,105 @@ static enum err write_rank(struct buf *out, uint32_t rank, const struct profile_
     return err;
 }
 
-/* Every rank's events, one rank after another, to the leading one, which writes them into `out`. */
-static enum err collect(struct trainer *t, struct buf *out, uint64_t *spans, uint64_t *dropped)
+/* The file as it grows, on the leading rank: the text of one rank at a time. Its first error waits in `err`, so that
+ * all ranks go through the same calls. */
+struct trace_file {
+    struct file_out out;
+    struct buf temporary, text;
+    uint64_t spans, dropped;
+    enum err err;
+};
+
+static enum err begin_file(struct trace_file *f, const char *path)
+{
+    TRY(buf_printf(&f->temporary, "%s.tmp", path));
+    TRY(file_out_open(&f->out, f->temporary.data));
+    return buf_add_string(&f->text, "{\"traceEvents\": [\n");
+}
+
+static void add_rank(struct trace_file *f, uint32_t rank, const struct profile_event *list,
+                     const uint64_t counts[2])
+{
+    f->err = f->err == OK ? write_rank(&f->text, rank, list, counts[0]) : f->err;
+    if (f->err == OK) {
+        file_out_write(&f->out, f->text.data, f->text.bytes);
+        buf_clear(&f->text);
+        f->spans += counts[0];
+        f->dropped += counts[1];
+    }
+}
+
+static enum err end_file(struct trace_file *f, const char *path, uint64_t step)
+{
+    TRY(buf_printf(&f->text, "{\"ph\": \"M\", \"name\": \"process_labels\", \"pid\": 0, \"args\": "
+                             "{\"labels\": \"step %llu\"}}\n], \"displayTimeUnit\": \"ms\"}\n",
+                   (unsigned long long)step));
+    file_out_write(&f->out, f->text.data, f->text.bytes);
+    enum err err = file_out_close(&f->out);
+    err = err == OK ? file_rename(f->temporary.data, path) : err;
+    if (err != OK) {
+        unlink(f->temporary.data);
+        return err;
+    }
+    log_note("step %llu: %llu spans of its work in %s | open it in ui.perfetto.dev or chrome://tracing",
+             (unsigned long long)step, (unsigned long long)f->spans, path);
+    if (f->dropped > 0) {
+        log_warning("profile: %llu more spans found no room", (unsigned long long)f->dropped);
+    }
+    return OK;
+}
+
+/* Every rank's events, one rank after another, to the leading one, which writes them. */
+static enum err collect(struct trainer *t, struct profile_event *list, struct trace_file *f)
 {
     struct comm *all = t->ranks.all;
     uint64_t mine[2];
     const struct profile_event *own = profile_events(t->profile, &mine[0], &mine[1]);
-    void *mem;
-    TRY(mem_alloc(&mem, mine[0] > EVENTS_MAX ? mine[0] : EVENTS_MAX, sizeof(*own)));
-    struct profile_event *list = mem;
-    enum err err = OK;
     for (uint32_t rank = 0; rank < comm_size(all); rank++) {
         uint64_t counts[2] = { mine[0], mine[1] };
         memcpy(list, own, mine[0] * sizeof(*own));
-        TRY_OUT(comm_bcast(all, rank, counts, sizeof(counts)));
-        TRY_OUT(comm_bcast(all, rank, list, counts[0] * sizeof(*own)));
-        *spans += counts[0];
-        *dropped += counts[1];
+        TRY(comm_bcast(all, rank, counts, sizeof(counts)));
+        TRY(comm_bcast(all, rank, list, counts[0] * sizeof(*own)));
         if (t->leads) {
-            TRY_OUT(write_rank(out, rank, list, counts[0]));
+            add_rank(f, rank, list, counts);
         }
     }
-out:
-    free(mem);
-    return err;
+    return OK;
 }
 
-static enum err write_file(const struct trainer *t, struct buf *out, uint64_t spans, uint64_t dropped)
+static enum err write_trace(struct trainer *t, const char *path)
 {
-    char name[64];
-    char *path;
-    snprintf(name, sizeof(name), "profile-step-%llu.json", (unsigned long long)t->step);
-    TRY(file_join(&path, t->conf->output_dir, name));
-    enum err err = buf_printf(out, "{\"ph\": \"M\", \"name\": \"process_labels\", \"pid\": 0, \"args\": {\"labels\": "
-                                   "\"step %llu\"}}\n], \"displayTimeUnit\": \"ms\"}\n", (unsigned long long)t->step);
-    if (err == OK) {
-        err = file_replace(path, out->data, out->bytes);
-    }
-    if (err == OK) {
-        log_note("step %llu: %llu spans of its work in %s | open it in ui.perfetto.dev or chrome://tracing",
-                 (unsigned long long)t->step, (unsigned long long)spans, path);
-    }
-    if (err == OK && dropped > 0) {
-        log_warning("profile: %llu more spans found no room", (unsigned long long)dropped);
-    }
-    free(path);
+    struct trace_file f = { .out = { .fd = -1 } };
+    void *list = NULL;
+    enum err err;
+    f.err = t->leads ? begin_file(&f, path) : OK;
+    err = f.err == OK ? mem_alloc(&list, EVENTS_MAX, sizeof(struct profile_event)) : f.err;
+    TRY_OUT(comm_agree(t->ranks.all, err));
+    TRY_OUT(collect(t, list, &f));
+    err = t->leads && f.err == OK ? end_file(&f, path, t->step) : f.err;
+out:
+    file_out_abandon(&f.out);
+    buf_release(&f.temporary);
+    buf_release(&f.text);
+    free(list);
     return err;
 }
 
 enum err profiler_after(struct trainer *t)
 {
+    char name[64];
+    char *path = NULL;
     if (t->profile == NULL || t->step != t->conf->profile) {
         return OK;
     }
-    struct buf out = { 0 };
-    uint64_t spans = 0, dropped = 0;
     record_in(t, NULL);
     profile_stop(t->profile);
-    enum err err = buf_add_string(&out, "{\"traceEvents\": [\n");
+    snprintf(name, sizeof(name), "profile-step-%llu.json", (unsigned long long)t->step);
+    enum err err = comm_agree(t->ranks.all, file_join(&path, t->conf->output_dir, name));
     if (err == OK) {
-        err = collect(t, &out, &spans, &dropped);
+        err = comm_agree(t->ranks.all, write_trace(t, path));
     }
-    if (err == OK && t->leads) {
-        err = write_file(t, &out, spans, dropped);
-    }
-    buf_release(&out);
+    free(path);
     profiler_close(t);
-    return comm_agree(t->ranks.all, err);
+    return err;
 }

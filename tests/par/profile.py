@@ -81,8 +81,13 @@ def cases(work, invar):
         yield f"{name}: kernels, phases and groups of every rank", problem
         yield f"{name}: the state of every step is that without a profile", "" if states == plain else str(states)
     code, text, _ = run(work, invar, 1, "late", "--profile", "9")
-    refused = code == 2 and "step 9 is not one of" in text
+    refused = code == 2 and "profile 9 is above max_steps" in text
     yield "a step that the run does not come to is refused", "" if refused else text
+    (work / "taken" / "profile-step-2.json").mkdir(parents=True)
+    code, text, _ = run(work, invar, 2, "taken", "--profile", "2", "--threads", "1")
+    left = [p.name for p in work.glob("taken/profile*")]
+    failed = code != 0 and "profile-step-2.json" in text and left == ["profile-step-2.json"]
+    yield "a trace that cannot be put in its place leaves nothing", "" if failed else f"{code} {left} {text}"
 
 
 def main():
