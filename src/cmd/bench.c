@@ -132,17 +132,6 @@ static enum err run(const struct options *o, struct conf *conf, struct comm_worl
     return err;
 }
 
-/* One rank speaks for all: an error of another one has reached it. */
-static enum err leave(struct comm_world *w, enum err err)
-{
-    if (comm_rank(comm_all(w)) == 0 && err != OK && err_message()[0] != '\0') {
-        err_print();
-    }
-    comm_close(w, err);
-    err_set_message("");
-    return err;
-}
-
 enum err cmd_bench(int argc, char **argv)
 {
     struct options o = { .bench.done = bench_print };
@@ -160,5 +149,5 @@ enum err cmd_bench(int argc, char **argv)
     err = err == OK ? run(&o, &conf, w) : err;
     conf_release(&conf);
     arguments_release(&o.keys);
-    return leave(w, err);
+    return cmd_leave(w, err);
 }

@@ -4,6 +4,8 @@
 
 #include "base/err.h"
 
+struct comm_world;
+
 /* argv[0] is the command's name. Returns the error printed by main (its exit code is err_exit_code). */
 typedef enum err cmd_fn(int argc, char **argv);
 
@@ -14,6 +16,10 @@ struct cmd {
 };
 
 cmd_fn cmd_train, cmd_verify, cmd_replay, cmd_eval, cmd_generate, cmd_data, cmd_ckpt, cmd_bench;
+
+/* Close the ranks' world and return `err`. One rank speaks for all: an error of another one has reached it. What was
+ * printed is not printed again. Collective. */
+MUST_USE enum err cmd_leave(struct comm_world *w, enum err err);
 
 /* Simple flags of one command, beside configuration keys: "--name VALUE", "--name=VALUE" or a switch. */
 struct cmd_flag {

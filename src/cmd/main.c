@@ -38,6 +38,16 @@ static void print_help(FILE *out)
     fprintf(out, "\n`invar COMMAND --help` explains a command; `invar --version` prints the version.\n");
 }
 
+enum err cmd_leave(struct comm_world *w, enum err err)
+{
+    if (comm_rank(comm_all(w)) == 0 && err != OK && err_message()[0] != '\0') {
+        err_print();
+    }
+    comm_close(w, err);
+    err_set_message("");
+    return err;
+}
+
 static enum err unknown_command(const char *name)
 {
     struct nearest near;

@@ -61,17 +61,6 @@ static enum err load(struct conf *conf, const char *path, int argc, char **argv,
     return comm_agree(comm_all(w), err);
 }
 
-/* One rank speaks for all: an error of another one has reached it. What was printed is not printed again. */
-static enum err leave(struct comm_world *w, enum err err)
-{
-    if (comm_rank(comm_all(w)) == 0 && err != OK && err_message()[0] != '\0') {
-        err_print();
-    }
-    comm_close(w, err);
-    err_set_message("");
-    return err;
-}
-
 enum err cmd_train(int argc, char **argv)
 {
     const char *path = NULL;
@@ -93,5 +82,5 @@ enum err cmd_train(int argc, char **argv)
         err = run(&conf, w);
     }
     conf_release(&conf);
-    return leave(w, err);
+    return cmd_leave(w, err);
 }
