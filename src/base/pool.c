@@ -32,7 +32,7 @@ struct pool {
     _Atomic bool stop;
     uint64_t tasks;
     bool each;
-    bool spin; /* only when every thread can have a core of its own */
+    _Atomic bool spin; /* only when every thread can have a core of its own */
     bool bound;
     struct cores before; /* of the caller, when bound */
     uint64_t nodes;
@@ -108,7 +108,7 @@ static void run_tasks(struct pool *p, uint32_t worker)
 
 static bool wait_for_job(struct pool *p, uint64_t seen)
 {
-    for (int i = 0; p->spin && i < SPIN_ROUNDS; i++) {
+    for (int i = 0; atomic_load_explicit(&p->spin, memory_order_relaxed) && i < SPIN_ROUNDS; i++) {
         if (atomic_load_explicit(&p->job, memory_order_acquire) != seen) {
             return !atomic_load(&p->stop);
         }

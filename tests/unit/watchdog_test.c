@@ -107,7 +107,7 @@ static void *measure_noise(void *arg)
     return NULL;
 }
 
-/* Run a program whose ranks fail with a message that has `part`; those of `waits` within the limit and 0.2 s, and what
+/* Run a program whose ranks fail with a message that has `part`; those of `waits` within the limit and 0.5 s, and what
  * the machine added meanwhile to each of the up to three sleeps on the way. */
 static void expect_report(uint32_t size, rank_fn *fn, uint32_t waits, const char *part)
 {
@@ -123,7 +123,7 @@ static void expect_report(uint32_t size, rank_fn *fn, uint32_t waits, const char
         if (ranks[r].err != ERR_PEER || strstr(ranks[r].message, part) == NULL) {
             fail_msg("rank %u: error %d \"%s\", expected \"%s\"", r, ranks[r].err, ranks[r].message, part);
         }
-        double took = s.ended_s[r] - s.began_s[r], most = LIMIT_S + 0.2 + 3 * noise.most_s;
+        double took = s.ended_s[r] - s.began_s[r], most = LIMIT_S + 0.5 + 3 * noise.most_s;
         if ((waits >> r & 1) && (took < LIMIT_S || took > most)) {
             fail_msg("rank %u: named after %.3f s, at least %.3f s and at most %.3f s are allowed", r, took, LIMIT_S,
                      most);
