@@ -20,6 +20,13 @@ struct shm {
     struct mail *mail;
 };
 
+/* A rank of threads with a seed may stop here for a while; the result is as of comm_transport.disturb. */
+static inline uint64_t shm_disturb(const struct comm *c)
+{
+    const struct comm_transport *t = c->world->transport;
+    return t->disturb != NULL ? t->disturb(c->world) : 0;
+}
+
 /* Arrive and wait until all ranks of the group have; the first time in a call also compare signatures. */
 MUST_USE enum err shm_meet(struct comm *c);
 /* The half of `member` in the present stage. */

@@ -198,8 +198,7 @@ enum err shm_send(struct comm *c, uint32_t to, uint32_t tag, const void *buf, ui
     e->bytes = bytes;
     e->order = ++m->order[to];
     e->sent_by = c->sig;
-    const struct comm_transport *t = c->world->transport;
-    uint64_t hold = t->disturb != NULL ? t->disturb(c->world) : 0;
+    uint64_t hold = shm_disturb(c);
     e->hold_until_ns = hold > 0 ? now_ns() + hold : 0;
     atomic_store_explicit(&e->full, 1, memory_order_release);
     if (e == ch->entry + atomic_load_explicit(&ch->used, memory_order_relaxed)) {
@@ -210,7 +209,8 @@ enum err shm_send(struct comm *c, uint32_t to, uint32_t tag, const void *buf, ui
     return OK;
 }
 
-static struct entry *oldest(struct channel *ch, uint32_t tag)
+/* The message of a tag that was sent first, among those that one look through the entries meets. */
+static struct entry *look(const struct comm *c, struct channel *ch, uint32_t tag)
 {
     struct entry *best = NULL;
     uint32_t used = atomic_load_explicit(&ch->used, memory_order_acquire);
@@ -219,8 +219,19 @@ static struct entry *oldest(struct channel *ch, uint32_t tag)
         if (is_full(e) && e->tag == tag && (best == NULL || e->order < best->order)) {
             best = e;
         }
+        if (i == 0) {
+            (void)shm_disturb(c);
+        }
     }
     return best;
+}
+
+/* The message of a tag that was sent first. One look may pass an entry just before its message comes and then meet the
+ * message after it. But who has met a message sees all that were sent before it: a second look, begun afterwards, meets
+ * the first of them. */
+static struct entry *oldest(const struct comm *c, struct channel *ch, uint32_t tag)
+{
+    return look(c, ch, tag) != NULL ? look(c, ch, tag) : NULL;
 }
 
 static enum err fail_size(struct comm *c, const struct entry *e)
@@ -261,7 +272,7 @@ enum err shm_recv(struct comm *c, uint32_t from, uint32_t tag, void *buf, uint64
     TRY(blocks_of(mail_of(c)->in, from));
     for (;;) {
         uint32_t seen = atomic_load_explicit(&ch->sent.value, memory_order_acquire);
-        struct entry *e = oldest(ch, tag);
+        struct entry *e = oldest(c, ch, tag);
         if (e == NULL) {
             TRY(futex_wait(c, &ch->sent, seen + 1, from));
         } else if (e->bytes != bytes) {

@@ -199,6 +199,43 @@ static void messages_wait_and_keep_their_order(void **state)
     run_ranks_ok(2, 3, message_storm, NULL);
 }
 
+/* Two messages that come while the receiver looks through its entries: the second may not be taken first. The first
+ * lies in the first entry, the second in the last, so a receiver that is late on its way from one to the other may
+ * meet it alone. */
+static enum err pairs_of_messages(struct comm_world *w, void *arg)
+{
+    struct comm *c = comm_all(w);
+    bool sends = comm_rank(c) % 2 == 0;
+    uint32_t other = comm_rank(c) ^ 1, last = COMM_MESSAGES_MAX - 1, data[1200] = { 0 };
+    struct comm_ticket ticket;
+    for (uint32_t i = 0; sends && i <= last; i++) { /* only the last entry's block is large */
+        TRY(comm_send(c, other, 4, data, i < last ? sizeof(*data) : sizeof(data), &ticket));
+    }
+    TRY(comm_barrier(c));
+    for (uint32_t i = 0; !sends && i <= last; i++) {
+        TRY(comm_recv(c, other, 4, data, i < last ? sizeof(*data) : sizeof(data)));
+    }
+    for (uint32_t i = 0; i < *(const uint32_t *)arg; i++) {
+        for (uint32_t j = 0; j < 2; j++) { /* both have the length of one, so the number tells which it is */
+            data[0] = 2 * i + j;
+            uint64_t bytes = j == 0 ? sizeof(*data) : sizeof(data);
+            TRY(sends ? comm_send(c, other, 4, data, bytes, &ticket) : comm_recv(c, other, 4, data, bytes));
+            if (data[0] != 2 * i + j) {
+                return FAIL(ERR_RUN, "message %u instead of %u", data[0], 2 * i + j);
+            }
+        }
+        TRY(sends ? comm_recv(c, other, 5, NULL, 0) : comm_send(c, other, 5, NULL, 0, &ticket));
+    }
+    return OK;
+}
+
+static void messages_do_not_overtake(void **state)
+{
+    (void)state;
+    uint32_t pairs = 2000;
+    run_ranks_ok(2, 3, pairs_of_messages, &pairs);
+}
+
 /* A sender that could run far ahead takes no more memory than what may wait. */
 static enum err one_way(struct comm_world *w, void *arg)
 {
@@ -304,6 +341,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(groups_of_layouts_work),
     cmocka_unit_test(random_programs_on_three_threads),
     cmocka_unit_test(messages_wait_and_keep_their_order),
+    cmocka_unit_test(messages_do_not_overtake),
     cmocka_unit_test(a_sender_far_ahead_waits),
     cmocka_unit_test(steady_messages_take_no_memory),
     cmocka_unit_test(windows_grow_and_stay),
