@@ -12,17 +12,21 @@
  * done by the task that ends a block of rows: those of one block are handed out together. */
 #include "kern/gemm_leaf.h"
 
+#include <unistd.h>
+
 #include "base/mem.h"
 #include "kern/gemm_plan.h"
 #include "kern/gemm_then.h"
 
-/* Cache blocking. A chunk's panel of b (CELLS_LIMIT x 48 cells of 4 bytes) plus a task's rows of a (TASK_ROWS x
- * CELLS_LIMIT) stay in L2, the packed block of b and the partial tiles in L3. */
-#define CELLS_LIMIT 1024u
+/* Cache blocking. A chunk's panel of b (`cells` x 48 cells of 4 bytes) plus a task's rows of a (`rows` x `cells`) stay
+ * in L2, the packed block of b and the partial tiles in L3. A large L2 takes more rows of shorter chunks, so that b comes
+ * from L3 less often. */
+static const struct gemm_blocking blocking_usual = { .rows = 96, .cells = 1024 },
+                                  blocking_large = { .rows = 480, .cells = 384 };
+#define L2_LARGE (2 << 20)
 #define A_FLOATS ((uint64_t)2 << 20)
 #define B_FLOATS ((uint64_t)2 << 20)
 #define PARTIAL_FLOATS ((uint64_t)3 << 20)
-#define TASK_ROWS 96u
 #define TASK_COLS 768u
 #define TASKS_PER_THREAD 8u
 /* Packing tasks: contiguous k is read in groups of rows, contiguous rows in short stretches of cells over many
@@ -93,9 +97,21 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* n cut into equal parts of at most `limit`, each (but the last) a multiple of `width`. */
+static uint64_t even_block(uint64_t n, uint64_t limit, uint64_t width)
+{
+    uint64_t panels = div_up(n, width), most = limit / width > 0 ? limit / width : 1;
+    return div_up(panels, div_up(panels, most)) * width;
+}
+
 static const struct gemm_product *product_of(const struct kern *k, const struct gemm_job *job)
 {
     return job->bf16 ? &k->gemm->bf16 : &k->gemm->f32;
+}
+
+const struct gemm_blocking *gemm_blocking_here(void)
+{
+    return sysconf(_SC_LEVEL2_CACHE_SIZE) >= L2_LARGE ? &blocking_large : &blocking_usual;
 }
 
 uint64_t gemm_workspace_bytes(uint32_t threads)
@@ -315,7 +331,7 @@ static void multiply_chunk(struct phase *ph)
 {
     const struct block *b = ph->block;
     uint64_t threads = ph->serial ? 1 : pool_threads(ph->k->pool);
-    ph->task_row_panels = TASK_ROWS / b->leaf->mr;
+    ph->task_row_panels = even_block(b->rows, ph->k->blocking->rows, b->leaf->mr) / b->leaf->mr;
     ph->task_col_panels = threads > 1 ? TASK_COLS / b->leaf->nr : b->col_panels;
     uint64_t down = div_up(b->row_panels, ph->task_row_panels);
     while (threads > 1 && ph->task_col_panels > 2 &&
@@ -329,13 +345,6 @@ static void multiply_chunk(struct phase *ph)
         gemm_then_begin(ph->then);
     }
     run_phase(ph, down * ph->tasks_across, multiply_task);
-}
-
-/* n cut into equal parts of at most `limit`, each (but the last) a multiple of `width`. */
-static uint64_t even_block(uint64_t n, uint64_t limit, uint64_t width)
-{
-    uint64_t panels = div_up(n, width), most = limit / width > 0 ? limit / width : 1;
-    return div_up(panels, div_up(panels, most)) * width;
 }
 
 static void gemm_many_rows(struct kern *k, const struct gemm_plan *plan, struct gemm_then_work *then, bool serial)
@@ -355,7 +364,7 @@ static void gemm_many_rows(struct kern *k, const struct gemm_plan *plan, struct 
         rows_limit = min_u64(rows_limit, PARTIAL_FLOATS / (cols * (plan->levels + 1)));
     }
     if (then->leaf != NULL) {
-        rows_limit = min_u64(rows_limit, GEMM_THEN_BLOCKS * (TASK_ROWS / mr * mr));
+        rows_limit = min_u64(rows_limit, GEMM_THEN_BLOCKS * (k->blocking->rows / mr * mr));
     }
     uint64_t rows = even_block(job->m, rows_limit, mr);
     b.a_whole = rows * plan->cells_total <= A_FLOATS;
@@ -492,6 +501,6 @@ void kern_gemm(struct kern *k, const struct gemm_job *job)
         gemm_then_all(k, &then, job->m);
         return;
     }
-    struct gemm_plan plan = gemm_plan_of(job, product_of(k, job)->k_step, CELLS_LIMIT);
+    struct gemm_plan plan = gemm_plan_of(job, product_of(k, job)->k_step, k->blocking->cells);
     gemm_many_rows(k, &plan, &then, is_small(job, plan.cells_total));
 }

@@ -23,6 +23,7 @@ enum err kern_new(struct kern **out, enum isa isa, struct pool *pool)
     *k = (struct kern){ .isa = isa,
                         .pool = pool,
                         .gemm = gemm_leaves_of[isa],
+                        .blocking = gemm_blocking_here(),
                         .attention = attention_leaves_of[isa],
                         .row = row_leaves_of[isa],
                         .param = param_leaves_of[isa] };

@@ -51,6 +51,7 @@ struct kern {
     enum isa isa;
     struct pool *pool;
     const struct gemm_leaves *gemm;
+    const struct gemm_blocking *blocking;
     const struct attention_leaves *attention;
     const struct row_leaves *row;
     const struct param_leaves *param;
@@ -63,6 +64,12 @@ extern const struct attention_leaves *const attention_leaves_of[ISA_COUNT];
 extern const struct row_leaves *const row_leaves_of[ISA_COUNT];
 extern const struct param_leaves *const param_leaves_of[ISA_COUNT];
 uint64_t gemm_workspace_bytes(uint32_t threads);
+/* How a product is cut for the caches: rows of one task, cells of k of one chunk. No bit depends on it. */
+struct gemm_blocking {
+    uint64_t rows, cells;
+};
+/* By the second-level cache of this machine. */
+const struct gemm_blocking *gemm_blocking_here(void);
 uint64_t attention_workspace_bytes(uint32_t threads);
 
 #endif
