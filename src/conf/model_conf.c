@@ -6,6 +6,7 @@
 #include "conf/conf_int.h"
 
 #include "base/file.h"
+#include "base/fmath.h"
 #include "conf/nearest.h"
 
 #define GPT2 1u
@@ -138,7 +139,7 @@ static const struct field fields[] = {
       .most = POSITIONS_MAX,
       .required = true },
     { .names = "rms_norm_eps", .families = LLAMA, .use = FIELD_REAL, .offset = AT(norm_eps), .high = 1 },
-    { .names = "rope_theta", .families = LLAMA, .use = FIELD_REAL, .offset = AT(rope_theta), .high = 1e12 },
+    { .names = "rope_theta", .families = LLAMA, .use = FIELD_REAL, .offset = AT(rope.theta), .high = 1e12 },
     { .names = "rope_scaling rope_parameters", .families = LLAMA, .use = FIELD_ROPE },
     { .names = "attention_bias mlp_bias",
       .families = LLAMA,
@@ -334,11 +335,11 @@ static void take_fixed(struct parser *p, const struct field *k, const char *name
 /* rope_theta stands alone or inside the rotary mapping; both must agree. */
 static void take_theta(struct parser *p, const char *name, const struct node *n)
 {
-    double before = p->m->rope_theta;
+    double before = p->m->rope.theta;
     bool had = p->theta != NULL;
-    if (take_real(p, find_field(p, "rope_theta"), name, n) && had && p->m->rope_theta != before) {
+    if (take_real(p, find_field(p, "rope_theta"), name, n) && had && p->m->rope.theta != before) {
         findings_add(p->f, FINDING_ERROR, &n->at, "model.%s: %s here, but %s at line %d | keep one of the two", name,
-                     scalar_write_real(p->m->rope_theta).text, scalar_write_real(before).text, p->theta->at.line);
+                     scalar_write_real(p->m->rope.theta).text, scalar_write_real(before).text, p->theta->at.line);
     }
     p->theta = n;
 }
@@ -453,7 +454,15 @@ static void set_defaults(struct model_conf *m, enum family family)
     *m = (struct model_conf){
         .family = family,
         .norm_eps = family == FAMILY_GPT2 ? 1e-5 : 1e-6,
-        .rope_theta = 10000,
+        .norm = family == FAMILY_GPT2 ? NORM_LAYER : NORM_RMS,
+        .activation = family == FAMILY_GPT2 ? ACTIVATION_GELU_TANH : ACTIVATION_SILU,
+        .gated = family != FAMILY_GPT2,
+        .learned_positions = family == FAMILY_GPT2,
+        .qkv_bias = family == FAMILY_GPT2,
+        .out_bias = family == FAMILY_GPT2,
+        .mlp_bias = family == FAMILY_GPT2,
+        .rope = { .theta = 10000, .factor = 1, .attention_factor = 1 },
+        .embed_scale = 1,
         .initializer_range = 0.02,
         .tied = family == FAMILY_GPT2,
         .bos_token_id = -1,
@@ -513,6 +522,8 @@ static void check_whole(struct parser *p)
     m->kv_heads = m->kv_heads > 0 ? m->kv_heads : m->heads;
     m->ffn = m->ffn > 0 ? m->ffn : 4 * m->hidden;
     check_heads(p);
+    m->rotary_dim = m->learned_positions ? 0 : m->head_dim;
+    m->attention_scale = m->head_dim > 0 ? 1 / fmath_sqrt((double)m->head_dim) : 0;
     check_token(p, "bos_token_id", &m->bos_token_id);
     check_token(p, "eos_token_id", &m->eos_token_id);
     if (p->f->errors == errors && model_conf_parameters(m) > PARAMETERS_MAX) {
@@ -633,4 +644,14 @@ enum err model_conf_help(struct buf *out)
         TRY(buf_printf(out, "%s |\n", k->required ? ", required" : ""));
     }
     return OK;
+}
+
+void model_conf_frequencies(const struct model_conf *m, const struct rope_conf *r, uint64_t length, double *frequency,
+                            double *scale)
+{
+    (void)length;
+    for (uint64_t i = 0; i < m->rotary_dim / 2; i++) {
+        frequency[i] = fmath_pow(r->theta, -(double)(2 * i) / (double)m->rotary_dim);
+    }
+    *scale = r->attention_factor;
 }

@@ -67,7 +67,7 @@ static enum err write_llama(const struct model_conf *m, struct buf *out)
     TRY(buf_add_string(out, "  \"pretraining_tp\": 1,\n"));
     TRY(write_real(out, "rms_norm_eps", m->norm_eps));
     TRY(buf_add_string(out, "  \"rope_scaling\": null,\n"));
-    return write_real(out, "rope_theta", m->rope_theta);
+    return write_real(out, "rope_theta", m->rope.theta);
 }
 
 enum err model_conf_write(const struct model_conf *m, struct buf *out)

@@ -304,7 +304,7 @@ static void digest_model(struct digest_text *d, const struct model_conf *m)
     digest_whole(d, "vocab", m->vocab);
     digest_whole(d, "positions", m->positions);
     digest_add(d, "norm_eps", scalar_write_real(m->norm_eps).text);
-    digest_add(d, "rope_theta", scalar_write_real(m->rope_theta).text);
+    digest_add(d, "rope_theta", scalar_write_real(m->rope.theta).text);
     digest_add(d, "initializer_range", scalar_write_real(m->initializer_range).text);
     digest_whole(d, "tied", m->tied);
     if (m->resid_dropout > 0 || m->embd_dropout > 0) { /* a model without has the digest it had before there was any */

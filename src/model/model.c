@@ -282,16 +282,17 @@ static uint64_t position_of(const struct model *m, uint64_t t)
     return chunk.lo + t % n;
 }
 
-/* Angle of pair i at position t: t * theta^(-2 i / D), in double, rounded to fp32 once (Su et al., 2021). */
+/* Angle of pair i at position t: t * frequency, in double, rounded to fp32 once (Su et al., 2021). */
 static void fill_rope(struct model *m)
 {
-    uint64_t half = m->conf.head_dim / 2;
+    uint64_t half = m->conf.rotary_dim / 2;
+    double frequency[MODEL_HEAD_DIM_MAX / 2], scale;
+    model_conf_frequencies(&m->conf, &m->conf.rope, m->shape.seq_length, frequency, &scale);
     for (uint64_t i = 0; i < half; i++) {
-        double frequency = fmath_pow(m->conf.rope_theta, -(double)(2 * i) / (double)m->conf.head_dim);
         for (uint64_t t = 0; t < m->length; t++) {
-            double angle = (double)position_of(m, t) * frequency;
-            m->rope_cos[t * half + i] = (float)fmath_cos(angle);
-            m->rope_sin[t * half + i] = (float)fmath_sin(angle);
+            double angle = (double)position_of(m, t) * frequency[i];
+            m->rope_cos[t * half + i] = (float)(fmath_cos(angle) * scale);
+            m->rope_sin[t * half + i] = (float)(fmath_sin(angle) * scale);
         }
     }
 }

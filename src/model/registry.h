@@ -45,15 +45,20 @@ enum slot {
     SLOT_Q_BIAS,
     SLOT_K_BIAS,
     SLOT_V_BIAS,
+    SLOT_Q_GAIN, /* of the norms of queries and keys */
+    SLOT_K_GAIN,
     SLOT_OUT,
     SLOT_OUT_BIAS,
+    SLOT_AFTER1_GAIN, /* of the norm behind attention (NORMS_AFTER, NORMS_BOTH) */
     SLOT_NORM2_GAIN,
     SLOT_NORM2_BIAS,
     SLOT_GATE,
     SLOT_UP,
+    SLOT_GATE_BIAS,
     SLOT_UP_BIAS,
     SLOT_DOWN,
     SLOT_DOWN_BIAS,
+    SLOT_AFTER2_GAIN, /* of the norm behind the feed-forward layer */
     SLOT_COUNT,
 };
 
