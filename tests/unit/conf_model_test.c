@@ -82,14 +82,14 @@ static void llama_fields_and_defaults(void **state)
     assert_int_equal(m.family, FAMILY_LLAMA);
     assert_int_equal(m.kv_heads, 4);
     assert_int_equal(m.head_dim, 16);
-    assert_true(!m.tied && m.norm_eps == 1e-6 && m.rope_theta == 10000);
+    assert_true(!m.tied && m.norm_eps == 1e-6 && m.rope.theta == 10000);
     m = accepted("{" LLAMA_BODY ", \"num_key_value_heads\": 2, \"head_dim\": 32, \"rope_theta\": 500000.0, "
                  "\"rope_scaling\": null, \"attention_bias\": false, \"pretraining_tp\": 1, \"hidden_act\": \"silu\"}");
     assert_int_equal(m.kv_heads, 2);
     assert_int_equal(m.head_dim, 32);
-    assert_true(m.rope_theta == 500000);
+    assert_true(m.rope.theta == 500000);
     m = accepted("{" LLAMA_BODY ", \"rope_parameters\": {\"rope_theta\": 20000.0, \"rope_type\": \"default\"}}");
-    assert_true(m.rope_theta == 20000);
+    assert_true(m.rope.theta == 20000);
 }
 
 static void what_would_change_the_arithmetic_is_refused(void **state)
