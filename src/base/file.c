@@ -13,8 +13,10 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 
 #define OUT_BUFFER_BYTES ((size_t)1 << 20)
@@ -188,6 +190,20 @@ enum err file_sync_folder(const char *path)
     enum err err = rc == 0 ? OK : fail_system(path, "fsync");
     close(fd);
     return err;
+}
+
+enum err file_check_space(const char *folder, uint64_t need, const char *what)
+{
+    struct statvfs st;
+    uint64_t available;
+    if (statvfs(folder, &st) != 0 || st.f_blocks == 0 ||
+        __builtin_mul_overflow((uint64_t)st.f_bavail, (uint64_t)st.f_frsize, &available) || available >= need) {
+        return OK; /* unknown, or enough */
+    }
+    char text[2][32];
+    return FAIL(ERR_RESOURCE, "%s: %s needs %s (%llu bytes), %s (%llu bytes) are free | free space on this disk or "
+                "choose another output folder", folder, what, log_bytes(need, text[0]), (unsigned long long)need,
+                log_bytes(available, text[1]), (unsigned long long)available);
 }
 
 static enum err sync_parent(const char *path)

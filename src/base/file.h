@@ -19,6 +19,8 @@ MUST_USE enum err file_remove_tree(const char *path);
 MUST_USE enum err file_temporary_folder(char *path, size_t bytes, const char *name);
 /* Make names in `folder` durable. */
 MUST_USE enum err file_sync_folder(const char *path);
+/* ERR_RESOURCE when the disk of `folder` has fewer than `need` bytes free; `what` (say "a checkpoint") needs them. */
+MUST_USE enum err file_check_space(const char *folder, uint64_t need, const char *what);
 /* Write aside (path + ".tmp"), fsync, rename, fsync the folder: readers see the old or the new file, never a part. */
 MUST_USE enum err file_replace(const char *path, const void *bytes, size_t count);
 /* rename, then fsync of the parent folder. */

@@ -17,7 +17,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -321,22 +320,14 @@ enum err ckpt_clean(const char *checkpoints)
 /* Refuse before the first byte is written what cannot end well. */
 static enum err check_space(const char *checkpoints, const struct ckpt_content *c)
 {
-    struct statvfs st;
-    uint64_t need = 65536, available;
+    uint64_t need = 65536;
     for (size_t i = 0; i < c->files_count; i++) {
         need += st_write_bytes(&c->files[i]);
     }
     for (size_t i = 0; i < c->texts_count; i++) {
         need += strlen(c->texts[i].text);
     }
-    if (statvfs(checkpoints, &st) != 0 || st.f_blocks == 0 ||
-        __builtin_mul_overflow((uint64_t)st.f_bavail, (uint64_t)st.f_frsize, &available) || available >= need) {
-        return OK; /* unknown, or enough */
-    }
-    char text[2][32];
-    return FAIL(ERR_RESOURCE, "%s: a checkpoint needs %s (%" PRIu64 " bytes), %s (%" PRIu64 " bytes) are free | free "
-                "space on this disk or choose another output folder", checkpoints, log_bytes(need, text[0]), need,
-                log_bytes(available, text[1]), available);
+    return file_check_space(checkpoints, need, "a checkpoint");
 }
 
 static void check_content(const struct ckpt_content *c)

@@ -82,6 +82,9 @@ struct st_written {
 };
 MUST_USE enum err st_write(const char *path, const struct ckpt_file *file, size_t number,
                            const struct ckpt_source *source, struct st_written *written);
+/* The header of these tensors, in this order and with these begin and end, as the reference implementation writes it:
+ * padded with spaces to a multiple of 8. */
+MUST_USE enum err st_header_text(const struct st_tensor *list, size_t count, struct buf *out);
 /* Bytes st_write will need, at most. */
 uint64_t st_write_bytes(const struct ckpt_file *file);
 

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/f16.h"
 #include "base/hash.h"
 #include "base/mem.h"
 
@@ -117,23 +118,6 @@ struct st_tensor *st_find(const struct st_file *f, const char *name)
     return NULL;
 }
 
-/* The fp32 bits of an fp16 number, by integer operations: the arithmetic mode flushes denormals, data are not. */
-static uint32_t widen_f16(uint16_t half)
-{
-    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = (half >> 10) & 31u, fraction = half & 1023u;
-    if (exponent == 31) {
-        return sign | 0x7f800000u | fraction << 13;
-    }
-    if (exponent == 0) {
-        if (fraction == 0) {
-            return sign;
-        }
-        uint32_t shift = (uint32_t)__builtin_clz(fraction) - 21; /* moves the leading one to bit 10 */
-        return sign | (113 - shift) << 23 | ((fraction << shift) & 1023u) << 13;
-    }
-    return sign | (exponent + 112) << 23 | fraction << 13;
-}
-
 static void widen(const struct st_tensor *t, const unsigned char *raw, size_t count, float *out)
 {
     if (t->dtype->bits == 32) {
@@ -146,7 +130,7 @@ static void widen(const struct st_tensor *t, const unsigned char *raw, size_t co
     for (size_t i = 0; i < count; i++) {
         uint16_t stored;
         memcpy(&stored, raw + 2 * i, 2);
-        uint32_t bits = half ? widen_f16(stored) : (uint32_t)stored << 16;
+        uint32_t bits = half ? f16_widen(stored) : (uint32_t)stored << 16;
         memcpy(&out[i], &bits, 4);
     }
 }

@@ -45,7 +45,7 @@ static void lay_out(const struct ckpt_file *file, const size_t *order, struct st
     }
 }
 
-static enum err header_text(const struct st_tensor *list, size_t count, struct buf *out)
+enum err st_header_text(const struct st_tensor *list, size_t count, struct buf *out)
 {
     TRY(buf_add_string(out, "{\"__metadata__\":{\"format\":\"pt\"}"));
     for (size_t i = 0; i < count; i++) {
@@ -136,7 +136,7 @@ enum err st_write(const char *path, const struct ckpt_file *file, size_t number,
     w.order = order;
     ckpt_order(file->tensors, file->count, w.order);
     lay_out(file, w.order, list);
-    TRY_OUT(header_text(list, file->count, &header));
+    TRY_OUT(st_header_text(list, file->count, &header));
     w.whole = hash_stream_begin();
     if (w.whole == NULL) {
         err = FAIL(ERR_RESOURCE, "out of memory for a hash");
