@@ -105,7 +105,7 @@ static void run_stream(const struct bench *b, uint64_t bytes, bool only_read)
 
 /* ---- what is measured ---- */
 
-static const struct rope rotary = { NULL, NULL, HIDDEN / 64, 64, 0, ROWS, false };
+static const struct rope rotary = { NULL, NULL, HIDDEN / 64, 64, 64, 0, ROWS, false };
 
 static void layernorm_forward(struct bench *b)
 {
@@ -117,7 +117,7 @@ static void layernorm_forward(struct bench *b)
 static void rmsnorm_forward_bf16(struct bench *b)
 {
     float *y = at_floats(b, ROWS * HIDDEN), *rest = y + ROWS * HIDDEN;
-    kern_rmsnorm_forward(b->kern, ROWS, HIDDEN, b->at, rest, 1e-5f, y, NUM_BF16, rest + HIDDEN);
+    kern_rmsnorm_forward(b->kern, ROWS, HIDDEN, b->at, rest, 0.0f, 1e-5f, y, NUM_BF16, rest + HIDDEN);
 }
 
 static void layernorm_backward(struct bench *b)

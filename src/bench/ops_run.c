@@ -211,11 +211,11 @@ static void run_norm(struct ops_memory *m, const struct op *op)
         kern_layernorm_forward(m->k, op->rows, op->cols, x, w, w + op->cols, 1e-5f, m->at[ROLE_Y], op->c, mean,
                                rstd);
     } else if (op->kind == OP_NORM) {
-        kern_rmsnorm_forward(m->k, op->rows, op->cols, x, w, 1e-5f, m->at[ROLE_Y], op->c, rstd);
+        kern_rmsnorm_forward(m->k, op->rows, op->cols, x, w, 0.0f, 1e-5f, m->at[ROLE_Y], op->c, rstd);
     } else if (layer) {
         kern_layernorm_backward(m->k, op->rows, op->cols, x, w, mean, rstd, m->at[ROLE_D], m->at[ROLE_E]);
     } else {
-        kern_rmsnorm_backward(m->k, op->rows, op->cols, x, w, rstd, m->at[ROLE_D], m->at[ROLE_E]);
+        kern_rmsnorm_backward(m->k, op->rows, op->cols, x, w, 0.0f, rstd, m->at[ROLE_D], m->at[ROLE_E]);
     }
 }
 
@@ -257,7 +257,8 @@ static void run_rows(struct ops_memory *m, const struct op *op)
         const struct grad_sink sink = { m->grad, op->unit, 0x1p20f, FIXED_UNIT_LIMIT, &m->overflow };
         kern_bias_grad(m->k, op->rows, op->cols, m->at[ROLE_D], op->cols, &sink);
     } else if (op->kind == OP_ROPE) {
-        const struct rope rope = { m->at[ROLE_COS], m->at[ROLE_SIN], op->cols / c->head_dim, c->head_dim, 0,
+        const uint64_t dim = c->head_dim;
+        const struct rope rope = { m->at[ROLE_COS], m->at[ROLE_SIN], op->cols / dim, dim, dim, 0,
                                    m->shape->length / m->shape->cp, false };
         kern_rope(m->k, op->rows, m->at[ROLE_Y], op->c, op->cols, &rope);
     } else if (op->kind == OP_DROPOUT) {

@@ -29,16 +29,16 @@ static void prepare_norm(struct gemm_then_work *out, const struct gemm_job *job,
     out->per_row = 1;
     out->job = &out->u.norm;
     out->u.norm = (struct norm_job){
-        .cols = job->n, .x = job->c, .gain = then->gain, .bias = then->bias, .eps = then->eps,
-        .y = then->y, .y_type = then->y_type, .mean = then->mean, .rstd = then->rstd,
+        .cols = job->n, .x = job->c, .gain = then->gain, .bias = then->bias,
+        .offset = then->offset, .eps = then->eps, .y = then->y, .y_type = then->y_type, .mean = then->mean,
+        .rstd = then->rstd,
     };
 }
 
 static void prepare_rope(struct gemm_then_work *out, const struct gemm_job *job, leaf_fn *leaf)
 {
     const struct rope *r = job->then->rope;
-    BUG_IF(r->head_dim == 0 || r->head_dim % 2 != 0 || r->heads == 0 || r->period == 0);
-    BUG_IF(job->n < r->heads * r->head_dim);
+    BUG_IF(!rope_is_sound(r) || job->n < r->heads * r->head_dim);
     out->leaf = leaf;
     out->per_row = 1;
     out->job = &out->u.rope;

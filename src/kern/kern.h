@@ -94,6 +94,7 @@ struct gemm_then {
     const void *gate;         /* SWIGLU: [m][n], of C's type */
     const struct rope *rope;  /* ROPE: the first heads * head_dim columns of C */
     const float *gain, *bias; /* norms, of an fp32 C; bias and mean only of LAYERNORM */
+    float offset;             /* RMSNORM */
     float eps;
     float *mean, *rstd; /* [m] */
 };
@@ -180,11 +181,12 @@ void kern_layernorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const 
 /* dx += gradient of x (dx holds the residual stream's gradient on entry). */
 void kern_layernorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
                              const float *mean, const float *rstd, const float *dy, float *dx);
-/* y = x * rstd * gain, rstd = 1 / sqrt(mean of squares + eps). */
-void kern_rmsnorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain, float eps,
-                          void *y, enum num y_type, float *rstd);
+/* y = x * rstd * (offset + gain), rstd = 1 / sqrt(mean of squares + eps). offset is 0 (nothing is added) or what a
+ * stored gain of 0 means, 1 in Gemma; the gain's gradient (kern_norm_grad) does not know of it. */
+void kern_rmsnorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain, float offset,
+                          float eps, void *y, enum num y_type, float *rstd);
 void kern_rmsnorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
-                           const float *rstd, const float *dy, float *dx);
+                           float offset, const float *rstd, const float *dy, float *dx);
 
 /* Gradients summed over the rows of each unit in ascending order (one fp32 chain per column and unit, from +0),
  * converted and added like gemm_job.grad. rows is a multiple of the unit, except that the last unit may be
@@ -217,12 +219,13 @@ void kern_swiglu_forward(struct kern *k, uint64_t n, const void *gate, const voi
 void kern_swiglu_backward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, const float *dy,
                           float *d_gate, float *d_up, float *y);
 
-/* Rotary embedding in place on `heads` heads of x[t * ld + h * D + d], pairs (d, d + D/2) as Hugging Face's Llama does.
- * cos_table and sin_table: [positions][D/2]; row t has position first + (t mod period): several sequences of `period`
- * tokens lie under each other. inverse: rotate back (the backward pass). */
+/* Rotary embedding in place on `heads` heads of x[t * ld + h * D + d]: the first R = `rotary` numbers of each head
+ * (even, 0 < R <= D) in pairs (d, d + R/2) as Hugging Face's Llama does; the others stay as they are. cos_table and
+ * sin_table: [positions][R/2]; row t has position first + (t mod period): several sequences of `period` tokens lie under
+ * each other. inverse: rotate back (the backward pass). */
 struct rope {
     const float *cos_table, *sin_table;
-    uint64_t heads, head_dim, first, period;
+    uint64_t heads, head_dim, rotary, first, period;
     bool inverse;
 };
 void kern_rope(struct kern *k, uint64_t rows, void *x, enum num type, uint64_t ld, const struct rope *r);

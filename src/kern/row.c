@@ -42,21 +42,23 @@ void kern_layernorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const
     run_norm(k, k->row->layernorm_backward, &job, rows);
 }
 
-void kern_rmsnorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain, float eps,
-                          void *y, enum num y_type, float *rstd)
+void kern_rmsnorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain, float offset,
+                          float eps, void *y, enum num y_type, float *rstd)
 {
     POOL_SPAN(k->pool, "rms norm", rows, cols, 0);
     struct norm_job job = {
-        .cols = cols, .x = x, .gain = gain, .eps = eps, .y = y, .y_type = y_type, .rstd = rstd,
+        .cols = cols, .x = x, .gain = gain, .offset = offset, .eps = eps, .y = y, .y_type = y_type, .rstd = rstd,
     };
     run_norm(k, k->row->rmsnorm_forward, &job, rows);
 }
 
 void kern_rmsnorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
-                           const float *rstd, const float *dy, float *dx)
+                           float offset, const float *rstd, const float *dy, float *dx)
 {
     POOL_SPAN(k->pool, "rms norm backward", rows, cols, 0);
-    struct norm_job job = { .cols = cols, .x = x, .gain = gain, .rstd_in = rstd, .dy = dy, .dx = dx };
+    struct norm_job job = {
+        .cols = cols, .x = x, .gain = gain, .offset = offset, .rstd_in = rstd, .dy = dy, .dx = dx,
+    };
     run_norm(k, k->row->rmsnorm_backward, &job, rows);
 }
 
@@ -128,8 +130,7 @@ void kern_swiglu_backward(struct kern *k, uint64_t n, const void *gate, const vo
 void kern_rope(struct kern *k, uint64_t rows, void *x, enum num type, uint64_t ld, const struct rope *r)
 {
     POOL_SPAN(k->pool, "rotary", rows, r->heads, r->head_dim);
-    BUG_IF(r->head_dim == 0 || r->head_dim % 2 != 0 || r->heads == 0 || r->period == 0);
-    BUG_IF(ld < r->heads * r->head_dim);
+    BUG_IF(!rope_is_sound(r) || ld < r->heads * r->head_dim);
     struct rope_job job = { .x = x, .type = type, .ld = ld, .rope = r };
     split_run(k, k->row->rope, &job, rows, split_rows_grain(r->heads * r->head_dim));
 }

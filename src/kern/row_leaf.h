@@ -10,6 +10,7 @@
 struct norm_job {
     uint64_t cols;
     const float *x, *gain, *bias;
+    float offset; /* root mean square: added to the gain, unless it is 0 */
     float eps;
     void *y;                          /* forward */
     enum num y_type;
@@ -42,6 +43,11 @@ struct rope_job {
     uint64_t ld;
     const struct rope *rope;
 };
+
+static inline bool rope_is_sound(const struct rope *r)
+{
+    return r->rotary > 0 && r->rotary % 2 == 0 && r->rotary <= r->head_dim && r->heads > 0 && r->period > 0;
+}
 
 /* Range: rows. The gradient's job is the public struct embed_grad; range: columns beginning at a multiple of 16. */
 struct embed_job {

@@ -108,10 +108,10 @@ V16_INLINE void rotate_row(const struct rope_job *j, uint64_t t, const enum num 
 {
     const struct rope *rope = j->rope;
     const bool inverse = rope->inverse;
-    uint64_t half = rope->head_dim / 2, heads = rope->heads, position = rope->first + t % rope->period;
+    uint64_t half = rope->rotary / 2, heads = rope->heads, position = rope->first + t % rope->period;
     const float *cosine = rope->cos_table + position * half, *sine = rope->sin_table + position * half;
     for (uint64_t h = 0; h < heads; h++) {
-        void *low = num_at_mut(j->x, type, t * j->ld + 2 * h * half), *high = num_at_mut(low, type, half);
+        void *low = num_at_mut(j->x, type, t * j->ld + h * rope->head_dim), *high = num_at_mut(low, type, half);
         uint64_t d = 0;
         for (; d + V16_LANES <= half; d += V16_LANES) {
             rotate(num_at_mut(low, type, d), num_at_mut(high, type, d), cosine + d, sine + d, inverse, V16_LANES, type);

@@ -5,7 +5,7 @@
  * + 2), (l, l + 1):
  *   layer norm  mean = sum(x) / C;  d = x - mean;  rstd = 1 / sqrt(sum(d d) / C + eps), lanes as fma(d, d, lane)
  *               y = fma(d rstd, gain, bias)
- *   rms norm    d = x;  rstd likewise;  y = (d rstd) gain
+ *   rms norm    d = x;  rstd likewise;  y = (d rstd) gain, where gain is offset + gain unless the offset is 0
  *   backward    n = d rstd;  g = dy gain;  a = sum(g) / C (0 for rms);  b = sum(g n) / C, lanes as fma(g, n, lane)
  *               dx = fma(rstd, fma(-n, b, g - a), dx)
  * A row is worked on alone: its later passes find it in the first-level cache, and memory is read in one stream (four
@@ -23,6 +23,13 @@ V16_INLINE struct v16 centred(const float *x, struct v16 mean, uint32_t n, const
     }
     v = v16_sub(v, mean);
     return n == V16_LANES ? v : v16_select(m16_first(n), v, v16_zero());
+}
+
+/* The gain of up to 16 columns, with its offset: adding 0 would make -0 another number. */
+V16_INLINE struct v16 whole_gain(const struct norm_job *j, uint64_t c, uint32_t n, const bool rms)
+{
+    struct v16 gain = v16_load_part(j->gain + c, n);
+    return rms && j->offset != 0.0f ? v16_add(v16_set1(j->offset), gain) : gain;
 }
 
 /* ---- forward ---- */
@@ -53,7 +60,7 @@ V16_INLINE float row_mean_square(const float *x, uint64_t cols, struct v16 mean,
 V16_INLINE void write_part(const struct norm_job *j, uint64_t t, uint64_t c, uint32_t n, struct v16 mean,
                            const bool rms, const enum num type)
 {
-    struct v16 v = centred(j->x + t * j->cols + c, mean, n, rms), gain = v16_load_part(j->gain + c, n);
+    struct v16 v = centred(j->x + t * j->cols + c, mean, n, rms), gain = whole_gain(j, c, n, rms);
     v = v16_mul(v, v16_set1(j->rstd[t]));
     v = rms ? v16_mul(v, gain) : v16_fma(v, gain, v16_load_part(j->bias + c, n));
     v16_store_num(j->y, t * j->cols + c, v, n, type);
@@ -112,7 +119,7 @@ V16_INLINE struct backward_part backward_load(const struct norm_job *j, uint64_t
     struct v16 mean = rms ? v16_zero() : v16_set1(j->mean_in[t]);
     return (struct backward_part){
         .n = v16_mul(centred(j->x + at, mean, n, rms), v16_set1(j->rstd_in[t])),
-        .g = v16_mul(v16_load_part(j->dy + at, n), v16_load_part(j->gain + c, n)),
+        .g = v16_mul(v16_load_part(j->dy + at, n), whole_gain(j, c, n, rms)),
     };
 }
 

@@ -164,7 +164,8 @@ static enum err shared_backward(struct model *m, const struct rows *r, const str
 static void rotate_back(struct model *m, const struct rows *r)
 {
     if (!m->desc->learned_positions) {
-        struct rope rope = { m->rope_cos, m->rope_sin, m->heads, m->conf.head_dim, 0, r->length, true };
+        uint64_t dim = m->conf.head_dim;
+        struct rope rope = { m->rope_cos, m->rope_sin, m->heads, dim, dim, 0, r->length, true };
         kern_rope(m->k, r->count, m->dq, NUM_F32, m->q_cols, &rope);
         rope.heads = m->kv_heads;
         kern_rope(m->k, r->count, m->dkv, NUM_F32, 2 * m->kv_cols, &rope);

@@ -70,7 +70,7 @@ static enum err norm_backward(struct model *m, const struct rows *r, uint64_t la
     if (m->desc->layer_norm) {
         kern_layernorm_backward(m->k, own, hidden, x, gains, mean + lo, rstd + lo, m->dn + lo * hidden, dx);
     } else {
-        kern_rmsnorm_backward(m->k, own, hidden, x, gains, rstd + lo, m->dn + lo * hidden, dx);
+        kern_rmsnorm_backward(m->k, own, hidden, x, gains, 0.0f, rstd + lo, m->dn + lo * hidden, dx);
     }
     return OK;
 }

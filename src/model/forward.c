@@ -16,7 +16,7 @@ static enum err norm_forward(struct model *m, const struct rows *r, uint64_t lay
         const float *biases = model_weight(m, layer, (enum slot)(gain + 1));
         kern_layernorm_forward(m->k, own, hidden, x, gains, biases, eps, at, m->kept, mean + lo, rstd + lo);
     } else {
-        kern_rmsnorm_forward(m->k, own, hidden, x, gains, eps, at, m->kept, rstd + lo);
+        kern_rmsnorm_forward(m->k, own, hidden, x, gains, 0.0f, eps, at, m->kept, rstd + lo);
     }
     return gather_own(m, r, y, m->kept, hidden);
 }
@@ -66,7 +66,8 @@ static void project(struct model *m, const struct rows *r, uint64_t layer, const
     struct operand x = kept(m, a->n1);
     /* first is 0 unless a cache is being extended */
     void *keys = num_at_mut(a->kv, m->kept, r->first * 2 * kv_cols), *values = num_at_mut(keys, m->kept, kv_cols);
-    struct rope of_q = { m->rope_cos, m->rope_sin, m->heads, m->conf.head_dim, r->first, r->length, false };
+    uint64_t dim = m->conf.head_dim;
+    struct rope of_q = { m->rope_cos, m->rope_sin, m->heads, dim, dim, r->first, r->length, false };
     struct rope of_k = of_q;
     of_k.heads = m->kv_heads;
     const struct gemm_then turn_q = { .kind = GEMM_THEN_ROPE, .rope = &of_q },

@@ -87,13 +87,13 @@ static void norm_run(struct kern *k, struct outs *o, const struct shape *s)
     for (uint64_t t = 0; t < s->rows; t += s->step) {
         uint64_t n = rows_of_step(s, t), at = t * cols;
         if (s->option % 2 == 1) {
-            kern_rmsnorm_forward(k, n, cols, in_up + at, in_gain, EPS, y + at, NUM_BF16, rstd + t);
+            kern_rmsnorm_forward(k, n, cols, in_up + at, in_gain, 0.0f, EPS, y + at, NUM_BF16, rstd + t);
         } else {
             kern_layernorm_forward(k, n, cols, in_up + at, in_gain, in_bias, EPS, y + at, NUM_BF16, mean + t, rstd + t);
         }
     }
     if (s->option % 2 == 1) {
-        kern_rmsnorm_forward(k, s->rows, cols, in_up, in_gain, EPS, wide, NUM_F32, rstd32);
+        kern_rmsnorm_forward(k, s->rows, cols, in_up, in_gain, 0.0f, EPS, wide, NUM_F32, rstd32);
     } else {
         kern_layernorm_forward(k, s->rows, cols, in_up, in_gain, in_bias, EPS, wide, NUM_F32, mean32, rstd32);
         assert_same(mean, mean32, s->rows);
@@ -191,7 +191,7 @@ static void rope_run(struct kern *k, struct outs *o, const struct shape *s)
     uint16_t *x = outs_take(o, s->rows * ld, 2);
     memcpy(x, half_x, s->rows * ld * 2);
     memcpy(wide, in_x, s->rows * ld * 4);
-    struct rope r = { table_cos, table_sin, heads, head_dim, 2, POSITIONS - 2, s->option == 1 };
+    struct rope r = { table_cos, table_sin, heads, head_dim, head_dim, 2, POSITIONS - 2, s->option == 1 };
     kern_rope(k, s->rows, wide, NUM_F32, ld, &r);
     for (uint64_t t = 0; t < s->rows; t += s->step) {
         r.first = 2 + t % (POSITIONS - 2);

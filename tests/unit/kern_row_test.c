@@ -52,7 +52,7 @@ static float lane_sum(const float *x, uint64_t n)
     return lane[0];
 }
 
-/* One row of a norm in double; option 1: no mean is subtracted. */
+/* One row of a norm in double; option 1: no mean is subtracted, 2: the gain has an offset, too. */
 static void norm_row(const double *x, uint64_t cols, int rms, double *y, double *mean, double *rstd)
 {
     double sum = 0, square = 0;
@@ -65,8 +65,13 @@ static void norm_row(const double *x, uint64_t cols, int rms, double *y, double 
     }
     *rstd = 1 / sqrt(square / (double)cols + EPS);
     for (uint64_t c = 0; c < cols; c++) {
-        y[c] = (x[c] - *mean) * *rstd * (double)in_gain[c] + (rms ? 0 : (double)in_bias[c]);
+        y[c] = (x[c] - *mean) * *rstd * ((double)in_gain[c] + (rms == 2)) + (rms ? 0 : (double)in_bias[c]);
     }
+}
+
+static float offset_of(const struct shape *s)
+{
+    return s->option == 2 ? 1.0f : 0.0f;
 }
 
 static void norm_forward(struct kern *k, struct outs *o, const struct shape *s)
@@ -75,7 +80,8 @@ static void norm_forward(struct kern *k, struct outs *o, const struct shape *s)
     for (uint64_t t = 0; t < s->rows; t += s->step) {
         uint64_t n = rows_of_step(s, t), at = t * s->cols;
         if (s->option) {
-            kern_rmsnorm_forward(k, n, s->cols, in_x + at, in_gain, (float)EPS, y + at, NUM_F32, rstd + t);
+            kern_rmsnorm_forward(k, n, s->cols, in_x + at, in_gain, offset_of(s), (float)EPS, y + at, NUM_F32,
+                                 rstd + t);
         } else {
             kern_layernorm_forward(k, n, s->cols, in_x + at, in_gain, in_bias, (float)EPS, y + at, NUM_F32, mean + t,
                                    rstd + t);
@@ -90,7 +96,7 @@ static void norms_forward_match_double(void **state)
     static double x[COLS_MAX], y[COLS_MAX];
     each_open(&e);
     inputs();
-    for (int rms = 0; rms < 2; rms++) {
+    for (int rms = 0; rms < 3; rms++) {
         for (size_t i = 0; i < SIZES; i++) {
             struct shape s = { 7, sizes[i], 0, rms };
             const struct outs *o = each_run_split(&e, norm_forward, s);
@@ -124,8 +130,8 @@ static void norm_backward(struct kern *k, struct outs *o, const struct shape *s)
     for (uint64_t t = 0; t < s->rows; t += s->step) {
         uint64_t n = rows_of_step(s, t), at = t * s->cols;
         if (s->option) {
-            kern_rmsnorm_forward(k, n, s->cols, in_x + at, in_gain, (float)EPS, y, NUM_F32, rstd);
-            kern_rmsnorm_backward(k, n, s->cols, in_x + at, in_gain, rstd, in_dy + at, dx + at);
+            kern_rmsnorm_forward(k, n, s->cols, in_x + at, in_gain, offset_of(s), (float)EPS, y, NUM_F32, rstd);
+            kern_rmsnorm_backward(k, n, s->cols, in_x + at, in_gain, offset_of(s), rstd, in_dy + at, dx + at);
         } else {
             kern_layernorm_forward(k, n, s->cols, in_x + at, in_gain, in_bias, (float)EPS, y, NUM_F32, mean, rstd);
             kern_layernorm_backward(k, n, s->cols, in_x + at, in_gain, mean, rstd, in_dy + at, dx + at);
@@ -152,7 +158,7 @@ static void norms_backward_match_finite_differences(void **state)
     static double x[COLS_MAX];
     each_open(&e);
     inputs();
-    for (int rms = 0; rms < 2; rms++) {
+    for (int rms = 0; rms < 3; rms++) {
         for (size_t i = 1; i < SIZES; i++) {
             struct shape s = { 3, sizes[i], 0, rms };
             const struct outs *o = each_run_split(&e, norm_backward, s);
@@ -401,55 +407,75 @@ static void swiglu_matches_double(void **state)
 #define POSITIONS 12u
 static float table_cos[POSITIONS * 64], table_sin[POSITIONS * 64];
 
-/* option 1: rotate forth and back */
+/* option 1: rotate forth and back; 2: only a part of each head */
+static uint64_t rotary_of(const struct shape *s)
+{
+    return s->option & 2 ? (s->cols / 2 + 1) / 2 * 2 : s->cols;
+}
+
 static void rope_run(struct kern *k, struct outs *o, const struct shape *s)
 {
     uint64_t head_dim = s->cols, heads = 3, ld = heads * head_dim + 5;
     float *x = outs_take(o, s->rows * ld, 4);
     memcpy(x, in_x, s->rows * ld * 4);
-    struct rope r = { table_cos, table_sin, heads, head_dim, 2, POSITIONS - 2, false };
+    struct rope r = { table_cos, table_sin, heads, head_dim, rotary_of(s), 2, POSITIONS - 2, false };
     for (uint64_t t = 0; t < s->rows; t += s->step) {
         kern_rope(k, rows_of_step(s, t), x + t * ld, NUM_F32, ld, &r);
         r.first = 2 + (t + s->step) % (POSITIONS - 2);
     }
-    if (s->option) {
+    if (s->option & 1) {
         r.first = 2;
         r.inverse = true;
         kern_rope(k, s->rows, x, NUM_F32, ld, &r);
     }
 }
 
-static void rope_rotates_pairs_of_half_the_head(void **state)
+static void rope_tables(uint64_t rotary)
+{
+    for (uint64_t p = 0; p < POSITIONS; p++) {
+        for (uint64_t d = 0; d < rotary / 2; d++) {
+            double angle = (double)p * pow(10000, -2.0 * (double)d / (double)rotary);
+            table_cos[p * rotary / 2 + d] = (float)cos(angle);
+            table_sin[p * rotary / 2 + d] = (float)sin(angle);
+        }
+    }
+}
+
+static void check_rotated_row(const struct shape *s, uint64_t t, const float *x, const float *before)
+{
+    uint64_t dim = s->cols, rotary = rotary_of(s), half = rotary / 2;
+    const float *cosine = table_cos + (2 + t) * half, *sine = table_sin + (2 + t) * half;
+    for (uint64_t d = 0; d < 3 * dim; d++) {
+        uint64_t in_head = d % dim, pair = in_head % half;
+        if (in_head >= rotary) {
+            assert_true(x[d] == before[d]);
+            continue;
+        }
+        double low = (double)before[d - in_head + pair], high = (double)before[d - in_head + pair + half];
+        double c = (double)cosine[pair], z = (double)sine[pair];
+        double want = in_head < half ? low * c - high * z : high * c + low * z;
+        assert_near("x", d, (double)x[d], want, 1e-6 * (fabs(low) + fabs(high)));
+    }
+    assert_memory_equal(x + 3 * dim, before + 3 * dim, 5 * 4);
+}
+
+static void rope_rotates_pairs_of_half_the_rotated_part(void **state)
 {
     (void)state;
     static struct each e;
     each_open(&e);
     inputs();
     const uint64_t dims[] = { 2, 8, 16, 24, 32, 40, 64, 128 };
-    for (size_t i = 0; i < 8; i++) {
-        uint64_t half = dims[i] / 2, ld = 3 * dims[i] + 5;
-        for (uint64_t p = 0; p < POSITIONS; p++) {
-            for (uint64_t d = 0; d < half; d++) {
-                double angle = (double)p * pow(10000, -2.0 * (double)d / (double)dims[i]);
-                table_cos[p * half + d] = (float)cos(angle);
-                table_sin[p * half + d] = (float)sin(angle);
-            }
-        }
-        struct shape s = { 10, dims[i], 0, 0 };
+    for (size_t i = 0; i < 16; i++) {
+        struct shape s = { 10, dims[i / 2], 0, i % 2 ? 2 : 0 };
+        uint64_t ld = 3 * s.cols + 5;
+        rope_tables(rotary_of(&s));
         const float *x = outs_part(each_run_split(&e, rope_run, s), 0);
         for (uint64_t t = 0; t < s.rows; t++) {
-            for (uint64_t d = 0; d < 3 * dims[i]; d++) {
-                uint64_t in_head = d % dims[i], pair = in_head % half;
-                double c = (double)table_cos[(2 + t) * half + pair], sine = (double)table_sin[(2 + t) * half + pair];
-                double low = (double)in_x[t * ld + d - in_head + pair];
-                double high = (double)in_x[t * ld + d - in_head + pair + half];
-                double want = in_head < half ? low * c - high * sine : high * c + low * sine;
-                assert_near("x", t * ld + d, (double)x[t * ld + d], want, 1e-6 * (fabs(low) + fabs(high)));
-            }
-            assert_memory_equal(x + t * ld + 3 * dims[i], in_x + t * ld + 3 * dims[i], 5 * 4);
+            check_rotated_row(&s, t, x + t * ld, in_x + t * ld);
         }
         s.rows = 25; /* positions come round after the period */
-        s.option = 1;
+        s.option |= 1;
         s.step = s.rows;
         x = outs_part(each_run(&e, rope_run, &s), 0);
         for (uint64_t d = 0; d < s.rows * ld; d++) {
@@ -688,7 +714,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(overflow_of_a_sum_is_reported),
     cmocka_unit_test(gelu_matches_double),
     cmocka_unit_test(swiglu_matches_double),
-    cmocka_unit_test(rope_rotates_pairs_of_half_the_head),
+    cmocka_unit_test(rope_rotates_pairs_of_half_the_rotated_part),
     cmocka_unit_test(embedding_looks_up_rows_and_adds_positions),
     cmocka_unit_test(embedding_gradient_is_an_exact_sum),
     cmocka_unit_test(dropout_depends_on_coordinates_only),

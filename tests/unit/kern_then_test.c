@@ -47,7 +47,7 @@ static const struct then_case {
 
 static struct rope rope_of(const struct size *s)
 {
-    return (struct rope){ table[0], table[1], s->n / HEAD_DIM, HEAD_DIM, 2, PERIOD, false };
+    return (struct rope){ table[0], table[1], s->n / HEAD_DIM, HEAD_DIM, s->m % 2 ? 4 : HEAD_DIM, 2, PERIOD, false };
 }
 
 static void apart_after(struct kern *k, const struct gemm_job *job, const struct gemm_then *then)
@@ -62,7 +62,7 @@ static void apart_after(struct kern *k, const struct gemm_job *job, const struct
                                apart.rstd);
         break;
     case GEMM_THEN_RMSNORM:
-        kern_rmsnorm_forward(k, job->m, job->n, job->c, gain, EPS, apart.y, then->y_type, apart.rstd);
+        kern_rmsnorm_forward(k, job->m, job->n, job->c, gain, then->offset, EPS, apart.y, then->y_type, apart.rstd);
         break;
     }
 }
@@ -83,6 +83,7 @@ static void then_run(struct kern *k, struct outs *o, const struct shape *shape)
     }
     const struct gemm_then then = {
         .kind = t->kind, .y = together.y, .y_type = t->y_type, .rope = &rope, .gain = gain, .bias = shift, .eps = EPS,
+        .offset = s->m % 2 ? 1.0f : 0.0f,
         .gate = bf16 ? (const void *)half_gate : gate, .mean = together.mean, .rstd = together.rstd,
     };
     uint64_t ld = s->n + (t->kind == GEMM_THEN_ROPE ? GAP : 0);
