@@ -4,7 +4,8 @@
  * Division. Forward: (key/value head, block of query columns), the longest first. Full backward: (key block, key/value
  * head), in which one task owns dk and dv of its keys and adds its term to dq of every later query. Those terms must
  * be added in ascending order of key blocks, so task (j, g) follows task (j - 1, g) at a distance: before touching dq
- * of step s it waits until the other has finished step s. Scores are therefore computed once, on any number of
+ * of step s it waits until the other has finished step s, or all it has of that query head where a window keeps it from
+ * later queries. Scores are therefore computed once, on any number of
  * threads. No deadlock: the pool hands out tasks in ascending order and (j - 1, g) comes before (j, g), so the first
  * unfinished task never waits. Key/value heads are taken side by side, so that with as many heads as threads nobody
  * waits at all.
@@ -68,6 +69,7 @@ static void check(const struct attention *a)
 {
     check_dim(a);
     BUG_IF(a->kv_heads == 0 || a->heads % a->kv_heads != 0);
+    BUG_IF(!(a->cap >= 0.0f));
 }
 
 struct division {
@@ -178,7 +180,8 @@ static void part_task(void *arg, uint64_t task, uint32_t worker)
         struct stretch queries = block_at(d->queries, d->query_blocks - 1 - i);
         /* keys of the last group that the last query does not see: they are in its chain as zeros */
         uint64_t keys = blocks_of(queries.hi, ATTENTION_GROUP) * ATTENTION_GROUP;
-        t.range = (struct attention_part){ queries.lo, queries.hi, 0, keys < rows ? keys : rows };
+        uint64_t first = attention_first_key(attention_window(d->a), queries.lo / ATTENTION_GROUP * ATTENTION_GROUP);
+        t.range = (struct attention_part){ queries.lo, queries.hi, first, keys < rows ? keys : rows };
     }
     d->k->attention->backward(&t);
 }

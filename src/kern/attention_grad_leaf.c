@@ -31,6 +31,7 @@ struct backward {
     const struct attention_task *t;
     uint64_t dim;
     bool bf16;
+    uint64_t window;
     uint64_t words;           /* numbers_in_word(bf16) */
     uint64_t row, along;      /* row distances: block_row(dim), block_row(dim / words) */
     uint64_t query;           /* the first one of the task, rounded down to a multiple of GROUP */
@@ -69,20 +70,40 @@ static void pair_products(const struct backward *b, const struct step *s, const 
     }
 }
 
+/* Keys from n on that row i sees within its window. */
+V16_INLINE struct m16 in_window(const struct backward *b, const struct step *s, uint64_t i, uint64_t n)
+{
+    int64_t first = (int64_t)(s->query + i) - (int64_t)(b->key + b->window) + 1;
+    return v16_le(v16_set1((float)first), v16_add(v16_load(b->lane), v16_set1((float)n)));
+}
+
 /* A vector of scores and of d_o v: p and ds of row i, keys from n on. Rows behind the last are zeros where chains of
- * bf16 take an even number of rows. */
+ * bf16 take an even number of rows. special: there is a window or a cap. */
 V16_INLINE void weigh(const struct backward *b, const struct step *s, uint64_t i, uint64_t n, struct v16 *p,
-                      struct v16 *ds, const bool bf16)
+                      struct v16 *ds, const bool bf16, const bool special)
 {
     const struct attention *a = b->t->a;
     bool real = i < s->rows;
     uint64_t at = s->head * a->rows + s->query + i;
     struct v16 lse = v16_set1(real ? a->lse[at] : 0.0f), dot = v16_set1(real ? b->t->g->row_dot[at] : 0.0f);
     struct v16 score = v16_load(b->p + i * BLOCK + n);
-    *p = v16_exp_low(v16_sub(bf16 ? v16_mul(score, v16_set1(a->scale)) : score, lse)); /* never much above 1 */
+    score = bf16 ? v16_mul(score, v16_set1(a->scale)) : score;
+    struct v16 slope = v16_set1(1.0f);
+    if (special && a->cap > 0.0f) {
+        struct v16 ratio = cap_ratio(score, a->cap);
+        score = v16_mul(v16_set1(a->cap), ratio);
+        slope = v16_fnma(ratio, ratio, slope);
+    }
+    *p = v16_exp_low(v16_sub(score, lse)); /* never much above 1 */
     *ds = v16_mul(*p, v16_sub(v16_load(b->ds + i * BLOCK + n), dot));
+    *ds = special ? v16_mul(*ds, slope) : *ds;
     if (s->diagonal) {
         struct m16 seen = v16_le(v16_add(v16_load(b->lane), v16_set1((float)n)), v16_set1((float)i));
+        *p = v16_select(seen, *p, v16_zero());
+        *ds = v16_select(seen, *ds, v16_zero());
+    }
+    if (special && b->window > 0) {
+        struct m16 seen = in_window(b, s, i, n);
         *p = v16_select(seen, *p, v16_zero());
         *ds = v16_select(seen, *ds, v16_zero());
     }
@@ -93,7 +114,7 @@ V16_INLINE void weigh(const struct backward *b, const struct step *s, uint64_t i
 }
 
 /* Scores become p and d_o v becomes ds, operands of the products to come. */
-V16_INLINE void weights_of(const struct backward *b, const struct step *s, const bool bf16)
+V16_INLINE void weights_of(const struct backward *b, const struct step *s, const bool bf16, const bool special)
 {
     const uint64_t words = numbers_in_word(bf16);
     for (uint64_t i = 0; i < round_up(s->rows, GROUP); i += words) {
@@ -103,7 +124,7 @@ V16_INLINE void weights_of(const struct backward *b, const struct step *s, const
             struct v16 p[2], ds[2];
             UNROLL(2)
             for (uint64_t e = 0; e < words; e++) {
-                weigh(b, s, i + e, n, &p[e], &ds[e], bf16);
+                weigh(b, s, i + e, n, &p[e], &ds[e], bf16, special);
                 if (words == 2) {
                     v16_store_pairs(b->ds_along + (i + e) * (BLOCK / 2) + n / 2, ds[e]);
                 }
@@ -117,10 +138,15 @@ V16_INLINE void weights_of(const struct backward *b, const struct step *s, const
 
 static void weights(const struct backward *b, const struct step *s)
 {
-    if (b->bf16) {
-        weights_of(b, s, true);
+    bool special = b->window > 0 || b->t->a->cap > 0.0f;
+    if (special && b->bf16) {
+        weights_of(b, s, true, true);
+    } else if (special) {
+        weights_of(b, s, false, true);
+    } else if (b->bf16) {
+        weights_of(b, s, true, false);
     } else {
-        weights_of(b, s, false);
+        weights_of(b, s, false, false);
     }
 }
 
@@ -160,16 +186,18 @@ static uint64_t rows_before(uint64_t first, uint64_t wanted)
     return first < wanted ? wanted - first : 0;
 }
 
-/* dq of this step's queries: the chains go on over the block of keys. In place where whole vectors and groups fit, and
- * nothing is left to do: a chain of bf16 numbers is scaled at its end. */
+/* dq of this step's queries: the chains start at the first block of keys that the first query sees, and go on over the
+ * others. In place where whole vectors and groups fit, and nothing is left to do: at its end a chain of bf16 numbers is
+ * scaled, and +0 added to one that a window cuts. */
 static void query_gradients(const struct backward *b, const struct step *s)
 {
     const struct attention *a = b->t->a;
     uint64_t skip = rows_before(s->query, b->t->range.q_lo);
     float *dq = b->t->g->dq + s->query * a->ldq + s->head * b->dim;
     float *kept = b->dq + skip * b->row, *wanted = dq + skip * a->ldq;
-    bool ends = b->bf16 && s->diagonal, in_place = b->dim % PANEL == 0 && s->rows % GROUP == 0 && skip == 0 && !ends;
-    if (!in_place && b->key > 0) {
+    bool starts = b->key <= attention_first_key(b->window, s->query), ends = s->diagonal && (b->bf16 || b->window > 0);
+    bool in_place = b->dim % PANEL == 0 && s->rows % GROUP == 0 && skip == 0 && !ends;
+    if (!in_place && !starts) {
         const struct matrix before = { .p = wanted, .type = NUM_F32, .ld = a->ldq, .scale = 1.0f };
         copy_rows(kept, &before, s->rows - skip, b->dim); /* more would reach past the block */
     }
@@ -183,11 +211,12 @@ static void query_gradients(const struct backward *b, const struct step *s)
             struct product x = { .a = b->ds_along + i * along, .a_row = along, .b = b->k_across + j, .b_k = b->row,
                                  .c = c + i * c_row + j, .c_row = c_row, .k = extent(b, keys) / b->words,
                                  .pairs = b->words == 2 };
-            product_rows(&x, at_once, STRIP, b->key > 0 ? START_C : START_ZERO);
+            product_rows(&x, at_once, STRIP, starts ? START_ZERO : START_C);
         }
     }
     if (!in_place) {
-        store_block(kept, wanted, a->ldq, s->rows - skip, b->dim, ends ? a->scale : 1.0f);
+        float factor = ends && b->bf16 ? a->scale : 1.0f;
+        store_block(kept, wanted, a->ldq, s->rows - skip, b->dim, factor, ends && b->window > 0);
     }
 }
 
@@ -225,6 +254,13 @@ static uint64_t first_query(const struct backward *b)
     return b->query > b->key ? b->query : b->key;
 }
 
+/* The end of the queries of the task that see a key of the block. */
+static uint64_t end_query(const struct backward *b)
+{
+    uint64_t end = b->t->range.q_hi, seen = b->key + b->keys - 1 + b->window;
+    return b->window > 0 && seen < end ? seen : end;
+}
+
 /* What to fetch during the last step of a block of keys: the places of dk and dv, or else the next block of keys. */
 static void fetch_after(const struct backward *b, struct step *s)
 {
@@ -245,14 +281,15 @@ static struct step step_at(const struct backward *b, uint64_t head, uint64_t que
 {
     const struct attention *a = b->t->a;
     const struct attention_grad *g = b->t->g;
-    uint64_t end = b->t->range.q_hi, left = end - query, rows = left < BLOCK ? left : BLOCK;
+    uint64_t end = b->t->range.q_hi, rows = end - query < BLOCK ? end - query : BLOCK;
+    bool last = query + BLOCK >= end_query(b);
     struct step s = { .head = head, .query = query, .rows = rows, .diagonal = query == b->key };
-    uint64_t group = a->heads / a->kv_heads, next_head = left > rows ? head : head + 1;
+    uint64_t group = a->heads / a->kv_heads, next_head = last ? head + 1 : head;
     if (next_head == (b->t->kv_head + 1) * group) {
         fetch_after(b, &s);
         return s;
     }
-    uint64_t next = left > rows ? query + BLOCK : first_query(b);
+    uint64_t next = last ? first_query(b) : query + BLOCK;
     uint64_t next_rows = end - next < BLOCK ? end - next : BLOCK;
     uint64_t q = next * a->ldq + next_head * b->dim, o = next * a->ldo + next_head * b->dim;
     s.next_q = ahead_of(num_at(a->q, a->type, q), a->type, a->ldq, next_rows, b->dim);
@@ -277,7 +314,7 @@ static void copy_queries(const struct backward *b, const struct step *s)
     }
 }
 
-/* `done` is the number of the step. */
+/* `done` is the number of the step, of the last one for a query head that of the last block of queries. */
 static void step_run(const struct backward *b, const struct step *s, uint32_t done)
 {
     copy_queries(b, s);
@@ -308,16 +345,18 @@ static void key_block(const struct backward *b)
         v16_store(b->dv + e, v16_zero());
     }
     for (uint64_t h = 0; h < group; h++) {
-        for (uint64_t query = first_query(b); query < b->t->range.q_hi; query += BLOCK) {
+        for (uint64_t query = first_query(b), end = end_query(b); query < end; query += BLOCK) {
             struct step s = step_at(b, b->t->kv_head * group + h, query);
-            step_run(b, &s, (uint32_t)(h * blocks + query / BLOCK + 1));
+            uint64_t done = query + BLOCK < end ? query / BLOCK + 1 : blocks;
+            step_run(b, &s, (uint32_t)(h * blocks + done));
         }
     }
     if (b->t->want_keys) {
         uint64_t skip = rows_before(b->key, b->t->range.k_lo), from = skip * b->row;
         uint64_t to = (b->key + skip) * a->ldk + b->t->kv_head * b->dim;
-        store_block(b->dk + from, b->t->g->dk + to, a->ldk, b->keys - skip, b->dim, b->bf16 ? a->scale : 1.0f);
-        store_block(b->dv + from, b->t->g->dv + to, a->ldk, b->keys - skip, b->dim, 1.0f);
+        float factor = b->bf16 ? a->scale : 1.0f;
+        store_block(b->dk + from, b->t->g->dk + to, a->ldk, b->keys - skip, b->dim, factor, b->window > 0);
+        store_block(b->dv + from, b->t->g->dv + to, a->ldk, b->keys - skip, b->dim, 1.0f, b->window > 0);
     }
 }
 
@@ -325,8 +364,9 @@ void KERN_NAME(attention_backward)(const struct attention_task *t)
 {
     bool bf16 = t->a->type == NUM_BF16;
     uint64_t dim = t->a->head_dim, words = numbers_in_word(bf16);
-    struct backward b = { .t = t, .dim = dim, .bf16 = bf16, .words = words, .row = block_row(dim),
-                          .along = block_row(dim / words), .query = t->range.q_lo / GROUP * GROUP };
+    struct backward b = { .t = t, .dim = dim, .bf16 = bf16, .window = attention_window(t->a), .words = words,
+                          .row = block_row(dim), .along = block_row(dim / words),
+                          .query = t->range.q_lo / GROUP * GROUP };
     uint64_t across = BLOCK / words * b.row, along = BLOCK * b.along, panels = BLOCK * dim / words;
     struct {
         float **p;

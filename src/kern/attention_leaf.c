@@ -3,6 +3,7 @@
  * Definition. A query at position t of head h sees keys 0..t of key/value head h / group; "scale" is
  * attention.scale. A chain starts at +0 and every product in it is one fused multiply-add.
  *   qs[d] = q[d] * scale (rounded);  s[key] = chain over d ascending of qs[d] k[key][d]
+ * With a window w it sees keys max(0, t - w + 1)..t. With a cap c, s becomes c tanh(s (1 / c)), 1 / c rounded.
  * Forward, from m = -inf, l = o = 0, for key blocks of 64 from position 0 ascending, over the keys that t sees:
  *   m' = max(m, max s);  alpha = exp(m - m');  p[key] = exp(s[key] - m')
  *   sum: key c of the block goes to lane c mod 16, ascending, then the tree (l, l+8), (l, l+4), (l, l+2), (l, l+1)
@@ -11,6 +12,7 @@
  * At the end r = 1 / l;  o[d] = fma(o[d], r, +0);  lse = m + log(l).
  * Backward: dot = sum of fused d_o[d] o[d], element d in lane d mod 16, ascending, then the same tree;
  *   p = exp(s - lse);  dp[key] = chain over d of d_o[d] v[key][d];  ds = p * (dp - dot)
+ *   with a cap, z the tanh:  ds = ds * fma(-z, z, 1)
  *   ks[d] = k[d] * scale (rounded)
  *   dq[t][d]   one chain over keys ascending of ds[t][key] ks[key][d]
  *   dk[key][d] one chain over (query head of the group, t) ascending of ds[t][key] qs[t][d]
@@ -18,7 +20,9 @@
  *
  * Keys a query does not see enter chains of the blocked code as exact zeros: they can change nothing but the sign of a
  * zero. Where it would show (o) the last fma with +0 makes it +; in the gradients the extent of what is computed is
- * fixed: multiples of 8 rows and keys. So no result depends on first, rows, the blocking of queries, or threads.
+ * fixed: multiples of 8 rows and keys; where there is a window, +0 is added to finished chains instead. A block of keys
+ * of which a query sees none does nothing to it (alpha is 1, weights are 0). So no result depends on first, rows, the
+ * blocking of queries, or threads.
  *
  * Layout. In this file (the forward pass) vectors lie across query columns and no sum across lanes ever happens; a task
  * of few columns (generation) has its vectors across keys and d instead. In attention_grad_leaf.c they lie across keys
@@ -38,6 +42,7 @@ struct forward {
     const struct attention *a;
     uint64_t kv_head, group, dim;
     bool bf16;
+    uint64_t window;
     uint64_t words;           /* numbers_in_word(bf16) */
     float *k, *v;             /* block of keys; in pairs k is [key][d / 2], v [key / 2][d] */
     float *scores, *operands; /* [BLOCK][PANEL]; weights as operands of the product with v: the same place for fp32 */
@@ -129,18 +134,46 @@ V16_INLINE struct v16 weigh(const float *s, float *operands, uint64_t keys, stru
     return lane[0];
 }
 
+/* Scores of `keys` keys of 16 columns become scaled and capped ones. */
+static void cap_scores(const struct forward *f, float *s, uint64_t keys)
+{
+    const struct v16 scale = v16_set1(f->bf16 ? f->a->scale : 1.0f), cap = v16_set1(f->a->cap);
+    for (uint64_t k = 0; k < keys; k++) {
+        v16_store(s + k * PANEL, v16_mul(cap, cap_ratio(v16_mul(v16_load(s + k * PANEL), scale), f->a->cap)));
+    }
+}
+
+/* Scores of keys before `first`, counted from the first of `keys`, become -inf. */
+static void hide_before(float *s, uint64_t keys, struct v16 first)
+{
+    for (uint64_t k = 0; k < keys; k++) {
+        struct m16 seen = v16_le(first, v16_set1((float)k));
+        v16_store(s + k * PANEL, v16_select(seen, v16_load(s + k * PANEL), v16_set1(-__builtin_inff())));
+    }
+}
+
 /* Scores to weights for vector v of a panel; `key` is the first key of the block. The largest of scaled scores is the
- * largest score, scaled. */
+ * largest score, scaled. Of a column that has not seen a key yet, since its window starts later, all stays 0. */
 static void panel_softmax(const struct forward *f, struct panel *p, uint64_t v, uint64_t key, uint64_t keys)
 {
     float *s = f->scores + v * 16, *operands = f->operands + v * 16;
     struct v16i seen = v16i_sub(v16i_load(p->position + v * 16), v16i_set1((int32_t)key));
     bool masked = (uint64_t)p->position[v * 16] < key + keys - 1;
-    struct v16 before = v16_load(p->max + v * 16), scale = v16_set1(f->a->scale);
+    bool cut = attention_first_key(f->window, (uint64_t)p->position[v * 16 + 15]) > key;
+    if (f->a->cap > 0.0f) {
+        cap_scores(f, s, keys);
+    }
+    if (cut) {
+        hide_before(s, keys, v16i_to_float(v16i_sub(seen, v16i_set1((int32_t)f->window - 1))));
+    }
+    const struct v16 scale = v16_set1(f->a->cap > 0.0f ? 1.0f : f->a->scale), lowest = v16_set1(-__builtin_inff());
+    struct v16 before = v16_load(p->max + v * 16);
     struct v16 most = mask_and_max(s, keys, v16i_to_float(seen), masked);
     struct v16 now = v16_max(before, f->bf16 ? v16_mul(most, scale) : most);
-    struct v16 alpha = v16_exp_low(v16_sub(before, now));
-    struct v16 sum = f->bf16 ? weigh(s, operands, keys, now, scale, true) : weigh(s, operands, keys, now, scale, false);
+    struct v16 from = cut ? v16_select(v16_eq(now, lowest), v16_zero(), now) : now;
+    struct v16 alpha = v16_exp_low(v16_sub(before, from));
+    struct v16 sum = f->bf16 ? weigh(s, operands, keys, from, scale, true)
+                             : weigh(s, operands, keys, from, scale, false);
     v16_store(p->sum + v * 16, v16_fma(v16_load(p->sum + v * 16), alpha, sum));
     v16_store(p->max + v * 16, now);
     v16_store(p->alpha + v * 16, alpha);
@@ -159,6 +192,9 @@ static uint64_t keys_seen(const struct forward *f, const struct panel *p, uint64
 /* One block of keys for one panel. The second vector's columns may see keys that the first one's do not. */
 static void panel_block(const struct forward *f, struct panel *p, uint64_t key, uint64_t keys)
 {
+    if (key + keys <= attention_first_key(f->window, (uint64_t)p->position[0])) {
+        return;
+    }
     uint64_t row = block_row(f->dim), k_row = block_row(f->dim / f->words), share = (GROUP + f->panels - 1) / f->panels;
     uint64_t fetch = (uint64_t)(p - f->panel) * (BLOCK / GROUP) * share;
     uint64_t both = keys_seen(f, p, 1, key, keys), all = keys_seen(f, p, p->vectors, key, keys);
@@ -230,6 +266,12 @@ static void forward_ahead(struct forward *f, uint64_t key, uint64_t keys_all)
     f->next_v = ahead_of(num_at(a->v, a->type, at), a->type, a->ldk, rows, f->dim);
 }
 
+/* The first block of keys that columns from `column` on see. */
+static uint64_t first_block(const struct forward *f, uint64_t column)
+{
+    return attention_first_key(f->window, f->a->first + column / f->group) / BLOCK * BLOCK;
+}
+
 static void forward_panels(struct forward *f, float *scratch, uint64_t column, uint64_t end)
 {
     const struct attention *a = f->a;
@@ -250,7 +292,7 @@ static void forward_panels(struct forward *f, float *scratch, uint64_t column, u
     }
     BUG_IF(next > scratch + ATTENTION_SCRATCH_FLOATS);
     uint64_t keys_all = a->first + (end - 1) / f->group + 1;
-    for (uint64_t key = 0; key < keys_all; key += BLOCK) {
+    for (uint64_t key = first_block(f, column); key < keys_all; key += BLOCK) {
         uint64_t keys = keys_all - key < BLOCK ? keys_all - key : BLOCK, column_of = f->kv_head * f->dim;
         const struct matrix k = matrix_at(a, a->k, a->ldk, key, column_of, 1.0f);
         const struct matrix v = matrix_at(a, a->v, a->ldk, key, column_of, 1.0f);
@@ -273,7 +315,7 @@ static void forward_panels(struct forward *f, float *scratch, uint64_t column, u
 struct few {
     float *q, *o;        /* [dim up to a multiple of 16] */
     struct v16 max, sum; /* the same in all lanes */
-    uint64_t position;
+    uint64_t position, first_key;
 };
 
 /* Scores of one column against BLOCK keys: keys_by_d is [dim][BLOCK]. Four chains at a time hide the latency. */
@@ -293,14 +335,18 @@ static void few_scores(const float *q, uint64_t dim, const float *keys_by_d, flo
     v16_store(s + 48, d);
 }
 
-/* Scores to weights, as operands of the product with v, 0 for keys that are not seen; returns alpha. */
-static struct v16 few_softmax(const struct forward *f, struct few *x, float *s, uint64_t keys)
+/* Scores to weights, as operands of the product with v, 0 for keys outside [first, keys); returns alpha. */
+static struct v16 few_softmax(const struct forward *f, struct few *x, float *s, uint64_t first, uint64_t keys)
 {
+    const float cap = f->a->cap;
     const struct v16 lowest = v16_set1(-__builtin_inff()), scale = v16_set1(f->bf16 ? f->a->scale : 1.0f);
     struct v16 most = lowest, lane = v16_zero();
     for (uint64_t n = 0; n < BLOCK; n += 16) {
         struct m16 seen = m16_first(keys > n ? (uint32_t)(keys - n) : 0u);
-        struct v16 score = v16_select(seen, v16_mul(v16_load(s + n), scale), lowest);
+        struct m16 hidden = m16_first(first > n ? (uint32_t)(first - n < 16 ? first - n : 16) : 0u);
+        struct v16 score = v16_mul(v16_load(s + n), scale);
+        score = cap > 0.0f ? v16_mul(v16_set1(cap), cap_ratio(score, cap)) : score;
+        score = v16_select(hidden, lowest, v16_select(seen, score, lowest));
         v16_store(s + n, score);
         most = v16_max(most, score);
     }
@@ -389,6 +435,7 @@ static void few_start(const struct forward *f, struct few *x, uint64_t column)
     x->max = v16_set1(-__builtin_inff());
     x->sum = v16_zero();
     x->position = f->a->first + column / f->group;
+    x->first_key = attention_first_key(f->window, x->position);
 }
 
 static void few_finish(const struct forward *f, const struct few *x, uint64_t column)
@@ -417,18 +464,19 @@ static void forward_few(struct forward *f, float *scratch, uint64_t column, uint
         few_start(f, &few[c - column], c);
     }
     uint64_t keys_all = f->a->first + (end - 1) / f->group + 1;
-    for (uint64_t key = 0; key < keys_all; key += BLOCK) {
+    for (uint64_t key = first_block(f, column); key < keys_all; key += BLOCK) {
         uint64_t keys = keys_all - key < BLOCK ? keys_all - key : BLOCK;
         forward_ahead(f, key + keys, keys_all);
         few_keys(f, key, keys, keys_by_d);
         for (uint64_t c = 0; c < end - column; c++) {
-            if (few[c].position < key) {
+            if (few[c].position < key || key + keys <= few[c].first_key) {
                 continue;
             }
             uint64_t seen = few[c].position + 1 - key < keys ? few[c].position + 1 - key : keys;
+            uint64_t from = few[c].first_key > key ? few[c].first_key - key : 0;
             few_scores(few[c].q, f->dim, keys_by_d, s);
-            struct v16 alpha = few_softmax(f, &few[c], s, seen);
-            few_output(f, &few[c], key, s, seen, alpha);
+            struct v16 alpha = few_softmax(f, &few[c], s, from, seen);
+            few_output(f, &few[c], key + from, s + from, seen - from, alpha);
         }
     }
     for (uint64_t c = column; c < end; c++) {
@@ -440,7 +488,8 @@ static void forward(const struct attention_task *t)
 {
     const struct attention *a = t->a;
     struct forward f = { .a = a, .kv_head = t->kv_head, .group = a->heads / a->kv_heads, .dim = a->head_dim,
-                         .bf16 = a->type == NUM_BF16, .words = numbers_in_word(a->type == NUM_BF16) };
+                         .bf16 = a->type == NUM_BF16, .words = numbers_in_word(a->type == NUM_BF16),
+                         .window = attention_window(a) };
     uint64_t columns = a->rows * f.group, at_once = attention_columns(f.dim), column = t->block * at_once;
     uint64_t end = columns - column < at_once ? columns : column + at_once;
     if (end - column <= FEW) {

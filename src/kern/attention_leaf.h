@@ -23,6 +23,18 @@ static inline uint64_t attention_columns(uint64_t head_dim)
     (6u * ATTENTION_BLOCK * (ATTENTION_DIM_MAX + 16u) + 2u * ATTENTION_BLOCK * ATTENTION_DIM_MAX + \
      2u * ATTENTION_BLOCK * ATTENTION_BLOCK + 2048u)
 
+/* The window, 0 where it takes nothing from any query. */
+static inline uint64_t attention_window(const struct attention *a)
+{
+    return a->window < a->first + a->rows ? a->window : 0;
+}
+
+/* The first key that the query at a position sees. */
+static inline uint64_t attention_first_key(uint64_t window, uint64_t position)
+{
+    return window > 0 && position >= window ? position - window + 1 : 0;
+}
+
 /* A query column of key/value head g: column c is row c / group of query head g * group + c mod group. */
 struct attention_task {
     const struct attention *a;
@@ -31,8 +43,8 @@ struct attention_task {
     float *scratch; /* ATTENTION_SCRATCH_FLOATS, aligned to 64 bytes */
     uint64_t block; /* forward: of attention_columns columns */
     /* Backward: the keys and queries, and which of their gradients are wanted. dk and dv: one block of keys, k_lo ==
-     * q_lo. dq starts at key 0 and goes on from what is in memory where k_lo is another: tasks that follow each
-     * other. */
+     * q_lo. dq of a block of queries starts at the first block of keys that it sees, and goes on from what is in memory
+     * at others: tasks that follow each other. */
     struct attention_part range;
     bool want_dq, want_keys;
     /* Steps (query head, query block) finished by the task of the key block before this one, and by ours; NULL: there

@@ -369,16 +369,25 @@ V16_INLINE void store_numbers(void *p, enum num type, uint64_t i, struct v16 v, 
     }
 }
 
-/* The inverse of copy_rows, times `factor`. */
-static inline void store_block(const float *src, float *dst, uint64_t ld, uint64_t rows, uint64_t dim, float factor)
+/* The inverse of copy_rows, times `factor`; positive: zeros become +0. */
+static inline void store_block(const float *src, float *dst, uint64_t ld, uint64_t rows, uint64_t dim, float factor,
+                               bool positive)
 {
     uint64_t from = block_row(dim);
     struct v16 by = v16_set1(factor);
     for (uint64_t r = 0; r < rows; r++) {
         for (uint64_t d = 0; d < dim; d += 16) {
-            store_numbers(dst, NUM_F32, r * ld + d, v16_mul(v16_load(src + r * from + d), by), vector_part(d, dim));
+            struct v16 x = v16_load(src + r * from + d);
+            x = positive ? v16_fma(x, by, v16_zero()) : v16_mul(x, by);
+            store_numbers(dst, NUM_F32, r * ld + d, x, vector_part(d, dim));
         }
     }
+}
+
+/* tanh of scaled scores over the cap: the capped score is the cap times that. */
+V16_INLINE struct v16 cap_ratio(struct v16 scaled, float cap)
+{
+    return v16_tanh(v16_mul(scaled, v16_set1(1.0f / cap)));
 }
 
 /* Carve `count` floats and an odd cache line, so that buffers do not start in the same cache set. */

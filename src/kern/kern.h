@@ -135,12 +135,16 @@ void kern_gemm(struct kern *k, const struct gemm_job *job);
  * q[t * ldq + h * D + d], k and v[t * ldk + g * D + d], o[t * ldo + h * D + d]; lse[h * T + t] (log of the softmax sum
  * plus maximum; saved for backward). Scores are scaled by `scale`. Key blocks of 64 from position 0 ascending with an
  * online softmax; row sums in 16 lanes. D is a multiple of 8, at most 256.
+ * window: query t sees keys t - window + 1 .. t only, and blocks of keys that nobody sees are skipped; 0, or as long as
+ * the sequence: no window. cap: a scaled score s becomes cap tanh(s / cap) before the mask; 0: it does not.
  * For generation: `first` is the position of the first of the `rows` query rows given (q, o start at that row; k, v at
  * position 0). Bits of a row do not depend on first and rows: rows = 1 with a cache equals the full forward. */
 struct attention {
     uint64_t heads, kv_heads, head_dim;
     uint64_t first, rows; /* query rows [first, first + rows); keys [0, first + rows) */
     float scale;
+    uint64_t window;
+    float cap;
     enum num type; /* of q, k, v and o */
     const void *q, *k, *v;
     uint64_t ldq, ldk; /* ldk for k and v */
@@ -221,8 +225,8 @@ void kern_swiglu_backward(struct kern *k, uint64_t n, const void *gate, const vo
 
 /* Rotary embedding in place on `heads` heads of x[t * ld + h * D + d]: the first R = `rotary` numbers of each head
  * (even, 0 < R <= D) in pairs (d, d + R/2) as Hugging Face's Llama does; the others stay as they are. cos_table and
- * sin_table: [positions][R/2]; row t has position first + (t mod period): several sequences of `period` tokens lie under
- * each other. inverse: rotate back (the backward pass). */
+ * sin_table: [positions][R/2]; row t has position first + (t mod period): several sequences of `period` tokens lie
+ * under each other. inverse: rotate back (the backward pass). */
 struct rope {
     const float *cos_table, *sin_table;
     uint64_t heads, head_dim, rotary, first, period;

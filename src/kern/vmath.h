@@ -83,4 +83,20 @@ V16_INLINE struct v16 v16_sigmoid(struct v16 x)
     return v16_div(one, v16_add(one, v16_exp(v16_neg(x))));
 }
 
+/* tanh x, at most 2 ulp. |x| < 0.625: x + x^3 P(x^2); else 1 - 2 / (e^2|x| + 1), which is 1 from 10 on. */
+V16_INLINE struct v16 v16_tanh(struct v16 x)
+{
+    const struct v16 one = v16_set1(1.0f), two = v16_set1(2.0f);
+    struct v16 size = v16_abs(x), square = v16_mul(x, x);
+    struct v16 p = v16_set1(-0x1.75e1b6p-8f);
+    p = v16_fma(p, square, v16_set1(0x1.522696p-6f));
+    p = v16_fma(p, square, v16_set1(-0x1.b83c58p-5f));
+    p = v16_fma(p, square, v16_set1(0x1.110726p-3f));
+    p = v16_fma(p, square, v16_set1(-0x1.555532p-2f));
+    struct v16 small = v16_fma(v16_mul(x, square), p, x);
+    struct v16 e = v16_exp_low(v16_mul(two, v16_min(v16_set1(10.0f), size))); /* NaN stays NaN */
+    struct v16 large = v16_sub(one, v16_div(two, v16_add(e, one)));
+    return v16_select(v16_lt(size, v16_set1(0.625f)), small, v16_with_sign(large, x));
+}
+
 #endif

@@ -1,5 +1,5 @@
 /* Attention as docs/numerics.md 6 and 14 define it, one number after the other: what every instruction set must equal
- * bit for bit. Only exp and log are those of kern/. Runs in a thread of a pool, where denormals are zeros. */
+ * bit for bit. Only exp, log and tanh are those of kern/. Runs in a thread of a pool, where denormals are zeros. */
 #ifndef TESTS_UNIT_ATTENTION_PLAIN_H
 #define TESTS_UNIT_ATTENTION_PLAIN_H
 
@@ -19,6 +19,11 @@ static float plain_exp(float x)
 static float plain_log(float x)
 {
     return v16_log(v16_set1(x)).f[0];
+}
+
+static float plain_tanh(float x)
+{
+    return v16_tanh(v16_set1(x)).f[0];
 }
 
 static float plain_get(const struct problem *p, const float *x, uint64_t i)
@@ -75,6 +80,17 @@ static float plain_score(const struct problem *p, struct plain_row at, uint64_t 
     return scaled_after(p, sum, scale);
 }
 
+/* The ratio of a capped score to the cap. */
+static float plain_ratio(const struct problem *p, float score)
+{
+    return plain_tanh(score * (1.0f / p->s.cap));
+}
+
+static bool plain_sees(const struct problem *p, uint64_t t, uint64_t key)
+{
+    return key <= t && (p->s.window == 0 || t - key < p->s.window);
+}
+
 static void plain_forward_row(struct problem *p, uint64_t h, uint64_t t, float scale)
 {
     struct plain_row at = plain_row(p, h, t);
@@ -82,8 +98,13 @@ static void plain_forward_row(struct problem *p, uint64_t h, uint64_t t, float s
     for (uint64_t first = 0; first <= t; first += KEYS) {
         float s[KEYS], lane[16] = { 0 }, before = most;
         uint64_t keys = t + 1 - first < KEYS ? t + 1 - first : KEYS;
+        if (!plain_sees(p, t, first + keys - 1)) {
+            continue;
+        }
         for (uint64_t c = 0; c < keys; c++) {
             s[c] = plain_score(p, at, first + c, scale);
+            s[c] = p->s.cap > 0 ? p->s.cap * plain_ratio(p, s[c]) : s[c];
+            s[c] = plain_sees(p, t, first + c) ? s[c] : -INFINITY;
             most = most > s[c] ? most : s[c];
         }
         float alpha = plain_exp(before - most);
@@ -119,8 +140,11 @@ static void plain_pair(const struct problem *p, uint64_t h, uint64_t t, uint64_t
     for (uint64_t d = 0; d < p->s.dim; d++) {
         dp = fmaf(rounded(p, p->d_o[at.o + d]), plain_get(p, p->v, key * p->ldk + at.kv + d), dp);
     }
-    *weight = plain_exp(plain_score(p, at, key, scale) - p->lse[h * p->s.rows + t]);
+    float score = plain_score(p, at, key, scale), ratio = p->s.cap > 0 ? plain_ratio(p, score) : 0;
+    score = p->s.cap > 0 ? p->s.cap * ratio : score;
+    *weight = plain_exp(score - p->lse[h * p->s.rows + t]);
     *slope = *weight * (dp - p->row_dot[h * p->s.rows + t]);
+    *slope *= p->s.cap > 0 ? fmaf(-ratio, ratio, 1) : 1;
 }
 
 static void plain_dot(struct problem *p, uint64_t h, uint64_t t)
@@ -139,6 +163,14 @@ static float plain_end(const struct problem *p, float sum, uint64_t terms)
     return p->s.type == NUM_BF16 && terms % 2 == 1 ? fmaf(0.0f, 0.0f, sum) : sum;
 }
 
+/* A finished chain: where there is a window zeros are positive. */
+static float plain_finish(const struct problem *p, float sum, float scale)
+{
+    bool window = p->s.window > 0 && p->s.window < p->s.rows;
+    float factor = scaled_after(p, 1, scale);
+    return window ? fmaf(sum, factor, 0) : sum * factor;
+}
+
 /* dq of all rows of a head, dk and dv of its key/value head go on; terms of what is not seen are zeros. */
 static void plain_backward_head(struct problem *p, uint64_t h, float scale, bool first, bool last)
 {
@@ -148,7 +180,7 @@ static void plain_backward_head(struct problem *p, uint64_t h, float scale, bool
         for (uint64_t key = 0; key < rows; key++) {
             weight[t][key] = 0;
             slope[t][key] = 0;
-            if (key <= t) {
+            if (plain_sees(p, t, key)) {
                 plain_pair(p, h, t, key, scale, &weight[t][key], &slope[t][key]);
             }
         }
@@ -162,7 +194,7 @@ static void plain_backward_head(struct problem *p, uint64_t h, float scale, bool
                 float k = scaled_before(p, plain_get(p, p->k, key * p->ldk + at.kv + d), scale);
                 dq = fmaf(rounded(p, slope[t][key]), k, dq);
             }
-            p->dq[at.q + d] = scaled_after(p, plain_end(p, dq, keys), scale);
+            p->dq[at.q + d] = plain_finish(p, plain_end(p, dq, keys), scale);
             float key_sum = first ? 0 : *dk, value_sum = first ? 0 : *dv;
             for (uint64_t i = start; i < rows; i++) { /* here t is a key */
                 struct plain_row query = plain_row(p, h, i);
@@ -171,8 +203,9 @@ static void plain_backward_head(struct problem *p, uint64_t h, float scale, bool
                 value_sum = fmaf(rounded(p, weight[i][t]), rounded(p, p->d_o[query.o + d]), value_sum);
             }
             key_sum = plain_end(p, key_sum, rows);
-            *dk = last ? scaled_after(p, key_sum, scale) : key_sum;
-            *dv = plain_end(p, value_sum, rows);
+            value_sum = plain_end(p, value_sum, rows);
+            *dk = last ? plain_finish(p, key_sum, scale) : key_sum;
+            *dv = last ? plain_finish(p, value_sum, 1) : value_sum;
         }
     }
 }

@@ -18,6 +18,8 @@
 struct shape {
     uint64_t rows, heads, kv_heads, dim;
     enum num type; /* of q, k, v and o */
+    uint64_t window;
+    float cap;
 };
 
 /* Data that show the extent of every sum, which plain numbers hide since what is not seen enters as zeros. Tiny:
@@ -151,6 +153,7 @@ static struct attention arguments(const struct problem *p)
 {
     return (struct attention){ .heads = p->s.heads, .kv_heads = p->s.kv_heads, .head_dim = p->s.dim, .first = 0,
                                .rows = p->s.rows, .scale = (float)(1.0 / sqrt((double)p->s.dim)), .type = p->s.type,
+                               .window = p->s.window, .cap = p->s.cap,
                                .q = p->q, .k = p->k, .v = p->v, .ldq = p->ldq, .ldk = p->ldk, .o = p->o, .ldo = p->ldo,
                                .lse = p->lse };
 }
