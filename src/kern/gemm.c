@@ -19,8 +19,8 @@
 #include "kern/gemm_then.h"
 
 /* Cache blocking. A chunk's panel of b (`cells` x 48 cells of 4 bytes) plus a task's rows of a (`rows` x `cells`) stay
- * in L2, the packed block of b and the partial tiles in L3. A large L2 takes more rows of shorter chunks, so that b comes
- * from L3 less often. */
+ * in L2, the packed block of b and the partial tiles in L3. A large L2 takes more rows of shorter chunks, so that b
+ * comes from L3 less often. */
 static const struct gemm_blocking blocking_usual = { .rows = 96, .cells = 1024 },
                                   blocking_large = { .rows = 480, .cells = 384 };
 #define L2_LARGE (2 << 20)
