@@ -11,7 +11,7 @@
 static void prepare_map(struct gemm_then_work *out, const struct gemm_job *job, leaf_fn *leaf)
 {
     const struct gemm_then *then = job->then;
-    bool gated = then->kind == GEMM_THEN_SWIGLU;
+    bool gated = then->kind == GEMM_THEN_SWIGLU || then->kind == GEMM_THEN_GEGLU;
     BUG_IF(job->ldc != job->n || then->y_type != NUM_F32);
     out->leaf = leaf;
     out->per_row = job->n;
@@ -55,7 +55,9 @@ void gemm_then_prepare(struct gemm_then_work *out, const struct kern *k, const s
     BUG_IF(job->grad != NULL);
     switch (job->then->kind) {
     case GEMM_THEN_GELU: prepare_map(out, job, row->gelu_forward); break;
+    case GEMM_THEN_GELU_ERF: prepare_map(out, job, row->gelu_erf_forward); break;
     case GEMM_THEN_SWIGLU: prepare_map(out, job, row->swiglu_forward); break;
+    case GEMM_THEN_GEGLU: prepare_map(out, job, row->geglu_forward); break;
     case GEMM_THEN_ROPE: prepare_rope(out, job, row->rope); break;
     case GEMM_THEN_LAYERNORM: prepare_norm(out, job, row->layernorm_forward); break;
     case GEMM_THEN_RMSNORM: prepare_norm(out, job, row->rmsnorm_forward); break;

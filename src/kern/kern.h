@@ -82,16 +82,24 @@ struct gemm_piece {
 
 struct rope; /* below, with the functions for rows */
 
-/* What is done to whole rows of C once they are finished, while they are in the cache: y = gelu(c), y = silu(gate) c,
- * the rotation of c in place, or y = norm of c. The bits are those of the function for rows (below), called on all of C
- * after the product; arguments are as there. Other rows are still being computed then: y, mean and rstd may not overlap
- * anything else of the job. */
-enum gemm_then_kind { GEMM_THEN_GELU, GEMM_THEN_SWIGLU, GEMM_THEN_ROPE, GEMM_THEN_LAYERNORM, GEMM_THEN_RMSNORM };
+/* What is done to whole rows of C once they are finished, while they are in the cache: y = gelu(c) of either form, y =
+ * silu(gate) c or gelu(gate) c, the rotation of c in place, or y = norm of c. The bits are those of the function for
+ * rows (below), called on all of C after the product; arguments are as there. Other rows are still being computed then:
+ * y, mean and rstd may not overlap anything else of the job. */
+enum gemm_then_kind {
+    GEMM_THEN_GELU,
+    GEMM_THEN_GELU_ERF,
+    GEMM_THEN_SWIGLU,
+    GEMM_THEN_GEGLU,
+    GEMM_THEN_ROPE,
+    GEMM_THEN_LAYERNORM,
+    GEMM_THEN_RMSNORM,
+};
 struct gemm_then {
     enum gemm_then_kind kind;
     void *y;                  /* [m][n], all but ROPE; C is [m][n] without gaps, too */
-    enum num y_type;          /* fp32 for GELU and SWIGLU */
-    const void *gate;         /* SWIGLU: [m][n], of C's type */
+    enum num y_type;          /* fp32 for activations */
+    const void *gate;         /* SWIGLU and GEGLU: [m][n], of C's type */
     const struct rope *rope;  /* ROPE: the first heads * head_dim columns of C */
     const float *gain, *bias; /* norms, of an fp32 C; bias and mean only of LAYERNORM */
     float offset;             /* RMSNORM */
@@ -192,6 +200,17 @@ void kern_rmsnorm_forward(struct kern *k, uint64_t rows, uint64_t cols, const fl
 void kern_rmsnorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *gain,
                            float offset, const float *rstd, const float *dy, float *dx);
 
+/* RMS norm of each head: y[t * ldy + h * D + d] = x[t * ldx + h * D + d] * rstd[t * H + h] * (offset + gain[d]), rstd =
+ * 1 / sqrt(mean of the squares of the head's D numbers + eps), offset as above. D is a multiple of 8 of any size (one
+ * head may be the whole row). y may be x. */
+void kern_headnorm_forward(struct kern *k, uint64_t rows, uint64_t heads, uint64_t head_dim, const void *x,
+                           enum num x_type, uint64_t ldx, const float *gain, float offset, float eps, void *y,
+                           enum num y_type, uint64_t ldy, float *rstd);
+/* dx = gradient of x, overwritten; it may be dy. */
+void kern_headnorm_backward(struct kern *k, uint64_t rows, uint64_t heads, uint64_t head_dim, const void *x,
+                            enum num x_type, uint64_t ldx, const float *gain, float offset, const float *rstd,
+                            const float *dy, uint64_t ldy, float *dx, uint64_t lddx);
+
 /* Gradients summed over the rows of each unit in ascending order (one fp32 chain per column and unit, from +0),
  * converted and added like gemm_job.grad. rows is a multiple of the unit, except that the last unit may be
  * shorter. */
@@ -207,6 +226,11 @@ struct grad_sink {
 void kern_norm_grad(struct kern *k, uint64_t rows, uint64_t cols, uint64_t ld, const float *x, const float *mean,
                     const float *rstd, const float *dy, const struct grad_sink *gain_sink,
                     const struct grad_sink *bias_sink);
+/* gain gradient of kern_headnorm_forward, [head_dim]: each head adds one sum for each unit, of dy * x * rstd over its
+ * rows, so that heads may be divided over ranks. */
+void kern_headnorm_grad(struct kern *k, uint64_t rows, uint64_t heads, uint64_t head_dim, const void *x,
+                        enum num x_type, uint64_t ldx, const float *rstd, const float *dy, uint64_t ldy,
+                        const struct grad_sink *sink);
 /* bias gradient of a linear layer: sum of dy over rows. */
 void kern_bias_grad(struct kern *k, uint64_t rows, uint64_t cols, const float *dy, uint64_t ldy,
                     const struct grad_sink *sink);
@@ -215,6 +239,9 @@ void kern_bias_grad(struct kern *k, uint64_t rows, uint64_t cols, const float *d
 void kern_gelu_forward(struct kern *k, uint64_t n, const void *x, enum num x_type, float *y);
 /* dx = dy * gelu'(x); dx may be dy. */
 void kern_gelu_backward(struct kern *k, uint64_t n, const void *x, enum num x_type, const float *dy, float *dx);
+/* GELU, exact form: x times the normal distribution function, by erf. */
+void kern_gelu_erf_forward(struct kern *k, uint64_t n, const void *x, enum num x_type, float *y);
+void kern_gelu_erf_backward(struct kern *k, uint64_t n, const void *x, enum num x_type, const float *dy, float *dx);
 /* y = silu(gate) * up. */
 void kern_swiglu_forward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, float *y);
 /* d_gate and d_up are overwritten; where the type is fp32, d_gate may be gate and d_up may be up; y (recomputed
@@ -222,6 +249,17 @@ void kern_swiglu_forward(struct kern *k, uint64_t n, const void *gate, const voi
  * gradient can use it. */
 void kern_swiglu_backward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, const float *dy,
                           float *d_gate, float *d_up, float *y);
+
+/* y = gelu(gate) * up, tanh form; the arguments of the backward pass are those of SwiGLU. */
+void kern_geglu_forward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, float *y);
+void kern_geglu_backward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, const float *dy,
+                         float *d_gate, float *d_up, float *y);
+
+/* x = cap * tanh(x / cap) in place, and dy = dy * (1 - (y / cap)^2) in place, y being the capped numbers. cap > 0. */
+void kern_softcap_forward(struct kern *k, uint64_t n, float cap, float *x);
+void kern_softcap_backward(struct kern *k, uint64_t n, float cap, const float *y, float *dy);
+/* x = x * factor in place. */
+void kern_scale(struct kern *k, uint64_t n, float *x, float factor);
 
 /* Rotary embedding in place on `heads` heads of x[t * ld + h * D + d]: the first R = `rotary` numbers of each head
  * (even, 0 < R <= D) in pairs (d, d + R/2) as Hugging Face's Llama does; the others stay as they are. cos_table and

@@ -12,6 +12,7 @@ const struct row_leaves *const row_leaves_of[ISA_COUNT] = KERN_TABLES(row_leaves
 
 #define MAP_GRAIN 4096u   /* elements: 16 KB of each array */
 #define COLUMN_GRAIN 128u /* columns: 512 bytes of each row */
+#define HEAD_COLUMN_GRAIN 16u /* of each head, of which all have the same few columns */
 
 /* ---- norms ---- */
 
@@ -62,6 +63,39 @@ void kern_rmsnorm_backward(struct kern *k, uint64_t rows, uint64_t cols, const f
     run_norm(k, k->row->rmsnorm_backward, &job, rows);
 }
 
+static void check_heads(const struct head_job *job)
+{
+    BUG_IF(job->heads == 0 || job->head_dim == 0 || job->head_dim % 8 != 0);
+    BUG_IF(job->ldx < job->heads * job->head_dim || job->ldy < job->heads * job->head_dim);
+}
+
+void kern_headnorm_forward(struct kern *k, uint64_t rows, uint64_t heads, uint64_t head_dim, const void *x,
+                           enum num x_type, uint64_t ldx, const float *gain, float offset, float eps, void *y,
+                           enum num y_type, uint64_t ldy, float *rstd)
+{
+    POOL_SPAN(k->pool, "head norm", rows, heads, head_dim);
+    struct head_job job = {
+        .heads = heads, .head_dim = head_dim, .x = x, .type = x_type, .ldx = ldx, .gain = gain, .offset = offset,
+        .eps = eps, .y = y, .y_type = y_type, .ldy = ldy, .rstd = rstd,
+    };
+    check_heads(&job);
+    split_run(k, k->row->headnorm_forward, &job, rows, split_rows_grain(heads * head_dim));
+}
+
+void kern_headnorm_backward(struct kern *k, uint64_t rows, uint64_t heads, uint64_t head_dim, const void *x,
+                            enum num x_type, uint64_t ldx, const float *gain, float offset, const float *rstd,
+                            const float *dy, uint64_t ldy, float *dx, uint64_t lddx)
+{
+    POOL_SPAN(k->pool, "head norm backward", rows, heads, head_dim);
+    struct head_job job = {
+        .heads = heads, .head_dim = head_dim, .x = x, .type = x_type, .ldx = ldx, .gain = gain, .offset = offset,
+        .rstd_in = rstd, .dy = dy, .ldy = ldy, .dx = dx, .lddx = lddx,
+    };
+    check_heads(&job);
+    BUG_IF(lddx < heads * head_dim);
+    split_run(k, k->row->headnorm_backward, &job, rows, split_rows_grain(heads * head_dim));
+}
+
 /* ---- sums over rows ---- */
 
 static void check_sink(const struct grad_sink *sink)
@@ -80,10 +114,24 @@ void kern_norm_grad(struct kern *k, uint64_t rows, uint64_t cols, uint64_t ld, c
     check_sink(bias_sink);
     BUG_IF(bias_sink != NULL && bias_sink->unit != gain_sink->unit);
     struct column_job job = {
-        .rows = rows, .ldx = ld, .ldy = ld, .x = x, .mean = mean, .rstd = rstd, .dy = dy,
+        .rows = rows, .heads = 1, .ldx = ld, .ldy = ld, .x = x, .mean = mean, .rstd = rstd, .dy = dy,
         .gain_sink = gain_sink, .bias_sink = bias_sink,
     };
     split_run(k, k->row->column_sums, &job, cols, COLUMN_GRAIN);
+}
+
+void kern_headnorm_grad(struct kern *k, uint64_t rows, uint64_t heads, uint64_t head_dim, const void *x,
+                        enum num x_type, uint64_t ldx, const float *rstd, const float *dy, uint64_t ldy,
+                        const struct grad_sink *sink)
+{
+    POOL_SPAN(k->pool, "head norm gradient", rows, heads, head_dim);
+    BUG_IF(heads == 0 || ldx < heads * head_dim || ldy < heads * head_dim);
+    check_sink(sink);
+    struct column_job job = {
+        .rows = rows, .heads = heads, .head_dim = head_dim, .ldx = ldx, .ldy = ldy, .x = x, .x_type = x_type,
+        .rstd = rstd, .dy = dy, .gain_sink = sink,
+    };
+    split_run(k, k->row->column_sums, &job, head_dim, HEAD_COLUMN_GRAIN);
 }
 
 void kern_bias_grad(struct kern *k, uint64_t rows, uint64_t cols, const float *dy, uint64_t ldy,
@@ -92,7 +140,7 @@ void kern_bias_grad(struct kern *k, uint64_t rows, uint64_t cols, const float *d
     POOL_SPAN(k->pool, "bias gradient", rows, cols, 0);
     check_sink(sink);
     BUG_IF(ldy < cols);
-    struct column_job job = { .rows = rows, .ldy = ldy, .dy = dy, .bias_sink = sink };
+    struct column_job job = { .rows = rows, .heads = 1, .ldy = ldy, .dy = dy, .bias_sink = sink };
     split_run(k, k->row->column_sums, &job, cols, COLUMN_GRAIN);
 }
 
@@ -112,6 +160,20 @@ void kern_gelu_backward(struct kern *k, uint64_t n, const void *x, enum num x_ty
     split_run(k, k->row->gelu_backward, &job, n, MAP_GRAIN);
 }
 
+void kern_gelu_erf_forward(struct kern *k, uint64_t n, const void *x, enum num x_type, float *y)
+{
+    POOL_SPAN(k->pool, "gelu", n, 0, 0);
+    struct map_job job = { .x = x, .type = x_type, .y = y };
+    split_run(k, k->row->gelu_erf_forward, &job, n, MAP_GRAIN);
+}
+
+void kern_gelu_erf_backward(struct kern *k, uint64_t n, const void *x, enum num x_type, const float *dy, float *dx)
+{
+    POOL_SPAN(k->pool, "gelu backward", n, 0, 0);
+    struct map_job job = { .x = x, .type = x_type, .dy = dy, .dx = dx };
+    split_run(k, k->row->gelu_erf_backward, &job, n, MAP_GRAIN);
+}
+
 void kern_swiglu_forward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, float *y)
 {
     POOL_SPAN(k->pool, "swiglu", n, 0, 0);
@@ -125,6 +187,44 @@ void kern_swiglu_backward(struct kern *k, uint64_t n, const void *gate, const vo
     POOL_SPAN(k->pool, "swiglu backward", n, 0, 0);
     struct map_job job = { .x = gate, .up = up, .type = type, .dy = dy, .dx = d_gate, .d_up = d_up, .y = y };
     split_run(k, k->row->swiglu_backward, &job, n, MAP_GRAIN);
+}
+
+void kern_geglu_forward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, float *y)
+{
+    POOL_SPAN(k->pool, "geglu", n, 0, 0);
+    struct map_job job = { .x = gate, .up = up, .type = type, .y = y };
+    split_run(k, k->row->geglu_forward, &job, n, MAP_GRAIN);
+}
+
+void kern_geglu_backward(struct kern *k, uint64_t n, const void *gate, const void *up, enum num type, const float *dy,
+                         float *d_gate, float *d_up, float *y)
+{
+    POOL_SPAN(k->pool, "geglu backward", n, 0, 0);
+    struct map_job job = { .x = gate, .up = up, .type = type, .dy = dy, .dx = d_gate, .d_up = d_up, .y = y };
+    split_run(k, k->row->geglu_backward, &job, n, MAP_GRAIN);
+}
+
+void kern_softcap_forward(struct kern *k, uint64_t n, float cap, float *x)
+{
+    POOL_SPAN(k->pool, "soft cap", n, 0, 0);
+    BUG_IF(!(cap > 0.0f));
+    struct map_job job = { .x = x, .y = x, .factor = cap };
+    split_run(k, k->row->softcap_forward, &job, n, MAP_GRAIN);
+}
+
+void kern_softcap_backward(struct kern *k, uint64_t n, float cap, const float *y, float *dy)
+{
+    POOL_SPAN(k->pool, "soft cap backward", n, 0, 0);
+    BUG_IF(!(cap > 0.0f));
+    struct map_job job = { .x = y, .dy = dy, .dx = dy, .factor = cap };
+    split_run(k, k->row->softcap_backward, &job, n, MAP_GRAIN);
+}
+
+void kern_scale(struct kern *k, uint64_t n, float *x, float factor)
+{
+    POOL_SPAN(k->pool, "scale", n, 0, 0);
+    struct map_job job = { .x = x, .y = x, .factor = factor };
+    split_run(k, k->row->scale, &job, n, MAP_GRAIN);
 }
 
 void kern_rope(struct kern *k, uint64_t rows, void *x, enum num type, uint64_t ld, const struct rope *r)

@@ -20,20 +20,38 @@ struct norm_job {
     float *dx;
 };
 
-/* Range: columns, beginning at a multiple of 16. */
+/* Range: rows. */
+struct head_job {
+    uint64_t heads, head_dim;
+    const void *x;
+    enum num type, y_type; /* of x and of y */
+    uint64_t ldx, ldy, lddx;
+    const float *gain;
+    float offset, eps;
+    void *y; /* forward; ldy */
+    float *rstd;
+    const float *rstd_in; /* backward: dy has ldy */
+    const float *dy;
+    float *dx;
+};
+
+/* Range: columns, beginning at a multiple of 16. Of several heads side by side: columns of each. */
 struct column_job {
-    uint64_t rows, ldx, ldy;
-    const float *x, *mean, *rstd; /* for the gain gradient; mean may be NULL */
+    uint64_t rows, heads, head_dim, ldx, ldy;
+    const void *x;            /* for the gain gradient */
+    enum num x_type;
+    const float *mean, *rstd; /* likewise; mean may be NULL; rstd is [rows][heads] */
     const float *dy;
     const struct grad_sink *gain_sink, *bias_sink; /* one of them may be NULL */
 };
 
 /* Range: elements. */
 struct map_job {
-    const void *x, *up; /* x is the gate of SwiGLU */
+    const void *x, *up; /* x is the gate of SwiGLU and GeGLU */
     enum num type;      /* of x and up */
     const float *dy;
     float *y, *dx, *d_up;
+    float factor; /* of a scale; the cap of a soft cap */
 };
 
 /* Range: rows. */
@@ -79,8 +97,11 @@ struct cross_entropy_job {
 
 struct row_leaves {
     leaf_fn *layernorm_forward, *layernorm_backward, *rmsnorm_forward, *rmsnorm_backward; /* struct norm_job */
+    leaf_fn *headnorm_forward, *headnorm_backward;                                        /* struct head_job */
     leaf_fn *column_sums;                                                                 /* struct column_job */
     leaf_fn *gelu_forward, *gelu_backward, *swiglu_forward, *swiglu_backward;             /* struct map_job */
+    leaf_fn *gelu_erf_forward, *gelu_erf_backward, *geglu_forward, *geglu_backward;       /* likewise */
+    leaf_fn *softcap_forward, *softcap_backward, *scale;                                  /* likewise, fp32 */
     leaf_fn *rope;                                                                        /* struct rope_job */
     leaf_fn *embed_forward, *embed_grad; /* struct embed_job, struct embed_grad */
     leaf_fn *dropout;                    /* struct dropout_job */
@@ -133,6 +154,10 @@ V16_INLINE void v16_store_num(void *p, uint64_t i, struct v16 v, uint32_t n, con
 
 /* Leaves of the other files that the table names; the one table is defined in row_norm_leaf.c. */
 leaf_fn KERN_NAME(row_column_sums), KERN_NAME(row_embed_grad);
+leaf_fn KERN_NAME(row_headnorm_forward), KERN_NAME(row_headnorm_backward);
+leaf_fn KERN_NAME(row_gelu_erf_forward), KERN_NAME(row_gelu_erf_backward), KERN_NAME(row_geglu_forward),
+    KERN_NAME(row_geglu_backward), KERN_NAME(row_softcap_forward), KERN_NAME(row_softcap_backward),
+    KERN_NAME(row_scale);
 leaf_fn KERN_NAME(row_gelu_forward), KERN_NAME(row_gelu_backward), KERN_NAME(row_swiglu_forward),
     KERN_NAME(row_swiglu_backward), KERN_NAME(row_rope), KERN_NAME(row_embed_forward);
 leaf_fn KERN_NAME(row_dropout);

@@ -3,8 +3,8 @@
  *
  * Order (docs/numerics.md quotes it): for each column and each unit of rows one fp32 chain from +0 over the rows
  * ascending; gain: chain = fma(dy, (x - mean) rstd, chain); bias: chain = chain + dy. At the end of the unit chain
- * scale is rounded to the nearest even integer and added. In the embedding gradient each row is a unit: dy scale is
- * rounded and added.
+ * scale is rounded to the nearest even integer and added. Of several heads each has its chains. In the embedding
+ * gradient each row is a unit: dy scale is rounded and added.
  *
  * Rows are taken eight at a time for each 16 columns, so that memory is read in long stretches of a few rows while
  * the chains wait in a small buffer: storing and loading an fp32 chain changes nothing. */
@@ -39,16 +39,16 @@ static void report(bool *overflow, uint32_t bad)
 
 /* Rows [t, t + rows) of 16 columns (n of them real) on to their chains. */
 V16_INLINE void chain_rows(const struct column_job *j, float *gain_at, float *bias_at, uint64_t t, uint64_t rows,
-                           uint64_t c, uint32_t n)
+                           uint64_t c, uint32_t n, const enum num type)
 {
     struct v16 gain = v16_load(gain_at), bias = v16_load(bias_at);
     for (uint64_t r = t; r < t + rows; r++) {
         struct v16 dy = v16_load_part(j->dy + r * j->ldy + c, n);
         bias = v16_add(bias, dy);
         if (j->x != NULL) {
-            struct v16 x = v16_load_part(j->x + r * j->ldx + c, n);
+            struct v16 x = v16_load_num(j->x, r * j->ldx + c, n, type);
             x = j->mean != NULL ? v16_sub(x, v16_set1(j->mean[r])) : x;
-            gain = v16_fma(dy, v16_mul(x, v16_set1(j->rstd[r])), gain);
+            gain = v16_fma(dy, v16_mul(x, v16_set1(j->rstd[r * j->heads])), gain);
         }
     }
     v16_store(gain_at, gain);
@@ -69,7 +69,8 @@ static void sink_chunk(const struct grad_sink *sink, const float *chain, uint64_
     report(sink->overflow, bad);
 }
 
-static void sum_chunk(const struct column_job *j, struct chains *chains, uint64_t begin, uint64_t end)
+V16_INLINE void sum_chunk(const struct column_job *j, struct chains *chains, uint64_t begin, uint64_t end,
+                          const enum num type)
 {
     uint64_t unit = j->gain_sink != NULL ? j->gain_sink->unit : j->bias_sink->unit;
     for (uint64_t first = 0; first < j->rows; first += unit) {
@@ -79,10 +80,11 @@ static void sum_chunk(const struct column_job *j, struct chains *chains, uint64_
             uint64_t rows = last - t < ROWS_TOGETHER ? last - t : ROWS_TOGETHER;
             uint64_t c = begin;
             for (; c + V16_LANES <= end; c += V16_LANES) {
-                chain_rows(j, chains->gain + (c - begin), chains->bias + (c - begin), t, rows, c, V16_LANES);
+                chain_rows(j, chains->gain + (c - begin), chains->bias + (c - begin), t, rows, c, V16_LANES, type);
             }
             if (c < end) {
-                chain_rows(j, chains->gain + (c - begin), chains->bias + (c - begin), t, rows, c, (uint32_t)(end - c));
+                chain_rows(j, chains->gain + (c - begin), chains->bias + (c - begin), t, rows, c, (uint32_t)(end - c),
+                           type);
             }
         }
         sink_chunk(j->gain_sink, chains->gain, begin, end);
@@ -90,11 +92,29 @@ static void sum_chunk(const struct column_job *j, struct chains *chains, uint64_
     }
 }
 
-void KERN_NAME(row_column_sums)(const void *job, uint64_t begin, uint64_t end)
+static void sum_columns(const struct column_job *j, uint64_t begin, uint64_t end)
 {
     struct chains chains;
-    for (; begin < end; begin += CHUNK) {
-        sum_chunk(job, &chains, begin, end - begin < CHUNK ? end : begin + CHUNK);
+    for (uint64_t last; begin < end; begin = last) {
+        last = end - begin < CHUNK ? end : begin + CHUNK;
+        if (j->x_type == NUM_F32) {
+            sum_chunk(j, &chains, begin, last, NUM_F32);
+        } else {
+            sum_chunk(j, &chains, begin, last, NUM_BF16);
+        }
+    }
+}
+
+void KERN_NAME(row_column_sums)(const void *job, uint64_t begin, uint64_t end)
+{
+    struct column_job j = *(const struct column_job *)job;
+    for (uint64_t h = 0; h < j.heads; h++) {
+        sum_columns(&j, begin, end);
+        if (h + 1 < j.heads) { /* x and rstd may be NULL where there is one */
+            j.x = num_at(j.x, j.x_type, j.head_dim);
+            j.rstd++;
+            j.dy += j.head_dim;
+        }
     }
 }
 

@@ -99,4 +99,29 @@ V16_INLINE struct v16 v16_tanh(struct v16 x)
     return v16_select(v16_lt(size, v16_set1(0.625f)), small, v16_with_sign(large, x));
 }
 
+/* erf x, at most 2 ulp. |x| < 1: x + x P(x^2); else 1 - e^Q(|x|), which is 1 from 4 on. */
+V16_INLINE struct v16 v16_erf(struct v16 x)
+{
+    const struct v16 one = v16_set1(1.0f);
+    struct v16 size = v16_abs(x), square = v16_mul(x, x);
+    struct v16 p = v16_set1(0x1.496684p-14f);
+    p = v16_fma(p, square, v16_set1(-0x1.a3f57ep-11f));
+    p = v16_fma(p, square, v16_set1(0x1.540576p-8f));
+    p = v16_fma(p, square, v16_set1(-0x1.b7f904p-6f));
+    p = v16_fma(p, square, v16_set1(0x1.ce2cf6p-4f));
+    p = v16_fma(p, square, v16_set1(-0x1.81273ep-2f));
+    p = v16_fma(p, square, v16_set1(0x1.06eba8p-3f));
+    struct v16 z = v16_min(v16_set1(4.0f), size); /* NaN stays NaN */
+    struct v16 q = v16_set1(-0x1.5ecd66p-16f);
+    q = v16_fma(q, z, v16_set1(0x1.c54d20p-12f));
+    q = v16_fma(q, z, v16_set1(-0x1.10a9f6p-8f));
+    q = v16_fma(q, z, v16_set1(0x1.9b194cp-6f));
+    q = v16_fma(q, z, v16_set1(-0x1.bb564cp-4f));
+    q = v16_fma(q, z, v16_set1(-0x1.444b42p-1f));
+    q = v16_fma(q, z, v16_set1(-0x1.212698p+0f));
+    q = v16_fma(q, z, v16_set1(0x1.65ab58p-13f));
+    struct v16 large = v16_with_sign(v16_sub(one, v16_exp_low(q)), x);
+    return v16_select(v16_lt(size, one), v16_fma(x, p, x), large);
+}
+
 #endif

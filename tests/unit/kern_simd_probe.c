@@ -44,6 +44,8 @@ static struct v16 apply(enum probe_op op, struct v16 a, struct v16 b, struct v16
     case PROBE_EXP_LOW: return v16_exp_low(v16_min(v16_set1(88.0f), a));
     case PROBE_LOG: return v16_log(a);
     case PROBE_SIGMOID: return v16_sigmoid(a);
+    case PROBE_TANH: return v16_tanh(a);
+    case PROBE_ERF: return v16_erf(a);
     case PROBE_ROUND_BF16: return v16_round_bf16(a);
     case PROBE_COUNT: break;
     }

@@ -27,6 +27,8 @@ enum probe_op {
     PROBE_EXP_LOW, /* of min(a, 88) */
     PROBE_LOG,
     PROBE_SIGMOID,
+    PROBE_TANH,
+    PROBE_ERF,
     PROBE_ROUND_BF16,
     PROBE_COUNT,
 };

@@ -227,6 +227,10 @@ static void functions_are_within_ulps_of_double_libm(void **state)
     check_worst("log", worst(PROBE_LOG, log, 1.2e-38, 3e38), 1.0);
     check_worst("log near 1", worst(PROBE_LOG, log, 0.4, 2.1), 1.0);
     check_worst("sigmoid", worst(PROBE_SIGMOID, sigmoid, -80.0, 80.0), 3.0);
+    check_worst("tanh", worst(PROBE_TANH, tanh, -12.0, 12.0), 2.0);
+    check_worst("tanh near 0", worst(PROBE_TANH, tanh, 1e-20, 0.7), 2.0);
+    check_worst("erf", worst(PROBE_ERF, erf, -5.0, 5.0), 2.0);
+    check_worst("erf near 0", worst(PROBE_ERF, erf, 1e-20, 1.1), 2.0);
 }
 
 static void exp_low_is_exp_up_to_88(void **state)
@@ -261,6 +265,11 @@ static void functions_are_sane_at_the_ends(void **state)
     assert_true(isnan(y[10]) && same(y[11], 0.0f));
     probe_scalar.apply(PROBE_SIGMOID, x, x, x, y);
     assert_true(y[0] == 0.5f && y[2] == 1.0f && y[3] == 0.0f && isnan(y[4]) && y[6] == 0.0f);
+    for (int op = PROBE_TANH; op <= PROBE_ERF; op++) {
+        probe_scalar.apply((enum probe_op)op, x, x, x, y);
+        assert_true(y[0] == 0.0f && y[1] == 0.0f && y[2] == 1.0f && y[3] == -1.0f && isnan(y[4]));
+        assert_true(y[5] == 1.0f && y[6] == -1.0f && y[10] == -y[11]);
+    }
 }
 
 /* fp32 numbers around every bf16 number: on it, halfway to the next, next to these; then random patterns. */

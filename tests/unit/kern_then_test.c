@@ -42,6 +42,8 @@ static const struct then_case {
     { GEMM_THEN_RMSNORM, NUM_F32, NUM_F32 },    { GEMM_THEN_RMSNORM, NUM_F32, NUM_BF16 },
     { GEMM_THEN_GELU, NUM_F32, NUM_F32 },       { GEMM_THEN_GELU, NUM_BF16, NUM_F32 },
     { GEMM_THEN_SWIGLU, NUM_F32, NUM_F32 },     { GEMM_THEN_SWIGLU, NUM_BF16, NUM_F32 },
+    { GEMM_THEN_GELU_ERF, NUM_F32, NUM_F32 },   { GEMM_THEN_GELU_ERF, NUM_BF16, NUM_F32 },
+    { GEMM_THEN_GEGLU, NUM_F32, NUM_F32 },      { GEMM_THEN_GEGLU, NUM_BF16, NUM_F32 },
 };
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 
@@ -56,6 +58,8 @@ static void apart_after(struct kern *k, const struct gemm_job *job, const struct
     switch (then->kind) {
     case GEMM_THEN_GELU: kern_gelu_forward(k, n, job->c, job->c_type, apart.y); break;
     case GEMM_THEN_SWIGLU: kern_swiglu_forward(k, n, then->gate, job->c, job->c_type, apart.y); break;
+    case GEMM_THEN_GELU_ERF: kern_gelu_erf_forward(k, n, job->c, job->c_type, apart.y); break;
+    case GEMM_THEN_GEGLU: kern_geglu_forward(k, n, then->gate, job->c, job->c_type, apart.y); break;
     case GEMM_THEN_ROPE: kern_rope(k, job->m, job->c, job->c_type, job->ldc, then->rope); break;
     case GEMM_THEN_LAYERNORM:
         kern_layernorm_forward(k, job->m, job->n, job->c, gain, shift, EPS, apart.y, then->y_type, apart.mean,
