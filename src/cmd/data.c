@@ -162,10 +162,11 @@ static enum err show_sequence(const struct store *s, uint64_t i, const struct to
     TRY(store_sequence(s, i, &first, &end));
     uint64_t count = end - first < SHOW_TOKENS_MAX ? end - first : SHOW_TOKENS_MAX;
     TRY(store_read(s, first, count, t != NULL ? tokenizer_vocab(t) : 0, id));
+    struct tokenizer_decoding decoding = { 0 };
     buf_clear(text);
     for (uint64_t k = 0; k < count; k++) {
         if (t != NULL) {
-            TRY(tokenizer_decode(t, id[k], text));
+            TRY(tokenizer_decode(t, &decoding, id[k], text));
         } else {
             TRY(buf_printf(text, "%s%d", k > 0 ? " " : "", id[k]));
         }

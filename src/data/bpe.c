@@ -9,7 +9,7 @@
  * raw consists of the bytes it stands for; every pair's parts and result are ids of tokens; memory is proportional
  * to the file. */
 #include "base/mem.h"
-#include "data/bpe.h"
+#include "data/bpe_int.h"
 
 #include "base/hash.h"
 #include "base/utf8.h"
@@ -75,6 +75,9 @@ void bpe_release(struct bpe *b)
     free(b->pair);
     free(b->byte_rank);
     free(b->result);
+    free(b->order);
+    free(b->code.slot);
+    free(b->joint);
     buf_release(&b->text);
     *b = (struct bpe){ 0 };
 }
@@ -93,12 +96,12 @@ enum err bpe_add_token(struct bpe *b, const char *where, const char *text, size_
     TRY(mem_grow(&array, &b->capacity, b->count + 1, sizeof(struct bpe_token)));
     b->token = array;
     struct bpe_token t = { .offset = b->text.bytes, .id = (int32_t)id, .raw = raw };
-    if (!raw) {
+    if (!raw && !b->chars) {
         bool whole;
         TRY(bytelevel_decode(text, bytes, &b->text, &whole));
         t.raw = !whole;
     }
-    if (t.raw) {
+    if (t.raw || b->chars) {
         TRY(buf_add(&b->text, text, bytes));
     }
     t.bytes = (uint32_t)(b->text.bytes - t.offset);
@@ -178,8 +181,9 @@ enum err bpe_seal(struct bpe *b, const char *where)
     TRY(index_names(b, where));
     b->missing = 0;
     for (unsigned byte = 0; byte < 256; byte++) {
-        char one = (char)byte;
-        int64_t index = bpe_find(b, &one, 1, false);
+        char name[8] = { (char)byte };
+        int spelt = b->chars ? snprintf(name, sizeof(name), "<0x%02X>", byte) : 1;
+        int64_t index = bpe_find(b, name, (size_t)spelt, false);
         b->byte_id[byte] = index < 0 ? -1 : b->token[index].id;
         bool in_utf8 = byte < 0xc0 || (byte > 0xc1 && byte < 0xf5);
         b->missing += index < 0 && in_utf8;
@@ -196,6 +200,10 @@ enum err bpe_find_spelling(const struct bpe *b, const char *text, size_t bytes, 
 {
     struct buf decoded = { 0 };
     bool whole;
+    if (b->chars) {
+        *index = bpe_find(b, text, bytes, false);
+        return OK;
+    }
     enum err err = bytelevel_decode(text, bytes, &decoded, &whole);
     if (err == OK) {
         *index = whole ? bpe_find(b, decoded.data != NULL ? decoded.data : "", decoded.bytes, false)
@@ -309,6 +317,24 @@ static enum err merge_part(const struct bpe *b, const char *where, const char *t
     return OK;
 }
 
+/* The next rank. */
+static enum err put_merge(struct bpe *b, const char *where, int32_t left, int32_t right, int32_t id)
+{
+    if (!pair_put(b, left, right, (uint32_t)b->pairs)) {
+        return FAIL(ERR_DATA, "%s: merge %zu: too many pairs fall on one place of the table, as if made to do so",
+                    where, b->pairs);
+    }
+    b->result[b->pairs++] = id;
+    bpe_note_parts(b, left, right);
+    return OK;
+}
+
+/* Of the merge just put, whose parts are one byte each. */
+static void note_byte_rank(struct bpe *b, const char *left, const char *right)
+{
+    b->byte_rank[(size_t)(unsigned char)*left << 8 | (unsigned char)*right] = (uint32_t)b->pairs - 1;
+}
+
 enum err bpe_add_merge(struct bpe *b, const char *where, const char *left, size_t left_bytes, const char *right,
                        size_t right_bytes)
 {
@@ -327,18 +353,109 @@ enum err bpe_add_merge(struct bpe *b, const char *where, const char *left, size_
         goto out;
     }
     const struct bpe_token *x = &b->token[l], *y = &b->token[r];
-    if (!pair_put(b, x->id, y->id, (uint32_t)b->pairs)) {
-        err = FAIL(ERR_DATA, "%s: merge %zu: too many pairs fall on one place of the table, as if made to do so", where,
-                   b->pairs);
-        goto out;
+    err = put_merge(b, where, x->id, y->id, b->token[merged].id);
+    if (err == OK && x->bytes == 1 && y->bytes == 1 && !x->raw && !y->raw) {
+        note_byte_rank(b, b->text.data + x->offset, b->text.data + y->offset);
     }
-    if (x->bytes == 1 && y->bytes == 1 && !x->raw && !y->raw) {
-        size_t bytes = (size_t)(unsigned char)b->text.data[x->offset] << 8 | (unsigned char)b->text.data[y->offset];
-        b->byte_rank[bytes] = (uint32_t)b->pairs;
-    }
-    b->result[b->pairs++] = b->token[merged].id;
 out:
     buf_release(&both);
+    return err;
+}
+
+/* ---- merges that follow from the tokens ---- */
+
+#define IMPLY_BYTES_MAX 1024u            /* of a token: its parts are looked up at every place */
+#define IMPLY_WORK_MAX (UINT64_C(1) << 34) /* bytes hashed for all of them */
+
+struct implied {
+    uint32_t order;
+    int32_t left, right, id;
+};
+
+static int by_order(const void *a, const void *b)
+{
+    const struct implied *x = a, *y = b;
+    if (x->order != y->order) {
+        return x->order < y->order ? -1 : 1;
+    }
+    return x->left != y->left ? (x->left < y->left ? -1 : 1) : x->right < y->right ? -1 : x->right > y->right;
+}
+
+/* Id of a part of a token as a symbol, -1 when it is none. */
+static int32_t part_id(const struct bpe *b, const char *text, size_t bytes)
+{
+    int64_t index = bpe_find(b, text, bytes, false);
+    if (index >= 0 && !b->token[index].aside) {
+        return b->token[index].id;
+    }
+    uint32_t code;
+    return b->chars && utf8_decode(text, bytes, &code) == bytes ? bpe_char_id(b, code) : -1;
+}
+
+static enum err imply_token(const struct bpe *b, size_t index, uint32_t order, struct implied **list, size_t *count,
+                            size_t *capacity)
+{
+    const struct bpe_token *t = &b->token[index];
+    const char *text = token_text(b, t);
+    for (size_t cut = 1; cut < t->bytes; cut++) {
+        if (b->chars && ((unsigned char)text[cut] & 0xc0) == 0x80) {
+            continue;
+        }
+        int32_t left = part_id(b, text, cut), right = left < 0 ? -1 : part_id(b, text + cut, t->bytes - cut);
+        if (right < 0) {
+            continue;
+        }
+        void *array = *list;
+        TRY(mem_grow(&array, capacity, *count + 1, sizeof(struct implied)));
+        *list = array;
+        (*list)[(*count)++] = (struct implied){ .order = order, .left = left, .right = right, .id = t->id };
+    }
+    return OK;
+}
+
+static enum err put_implied(struct bpe *b, const char *where, const struct implied *list, size_t count)
+{
+    void *block;
+    TRY(bpe_reserve_merges(b, count));
+    TRY(mem_alloc(&block, count + 1, sizeof(uint32_t)));
+    b->order = block;
+    for (size_t i = 0; i < count; i++) {
+        b->order[b->pairs] = list[i].order;
+        TRY(put_merge(b, where, list[i].left, list[i].right, list[i].id));
+        const struct bpe_token *t = &b->token[bpe_find_id(b, list[i].id)];
+        if (t->bytes == 2 && !b->chars) {
+            note_byte_rank(b, b->text.data + t->offset, b->text.data + t->offset + 1);
+        }
+    }
+    return OK;
+}
+
+enum err bpe_imply_merges(struct bpe *b, const char *where, const uint32_t *order)
+{
+    struct implied *list = NULL;
+    size_t count = 0, capacity = 0;
+    uint64_t work = 0;
+    enum err err = OK;
+    for (size_t i = 0; i < b->count; i++) {
+        const struct bpe_token *t = &b->token[i];
+        if (t->aside || t->raw) {
+            continue;
+        }
+        work += (uint64_t)t->bytes * t->bytes;
+        if (t->bytes > IMPLY_BYTES_MAX || work > IMPLY_WORK_MAX) {
+            char quote[96];
+            err = FAIL(ERR_DATA, "%s: token %d \"%s\" has %u bytes, expected at most %u, and fewer of them in all",
+                       where, t->id, bpe_quote(token_text(b, t), t->bytes, quote), t->bytes, IMPLY_BYTES_MAX);
+            goto out;
+        }
+        TRY_OUT(imply_token(b, i, order[i], &list, &count, &capacity));
+    }
+    if (count > 1) {
+        qsort(list, count, sizeof(struct implied), by_order);
+    }
+    err = put_implied(b, where, list, count);
+out:
+    free(list);
     return err;
 }
 
@@ -358,34 +475,41 @@ static inline uint32_t rank_of_bytes(const struct bpe *b, const char *word)
     return b->byte_rank[(size_t)(unsigned char)word[0] << 8 | (unsigned char)word[1]];
 }
 
-/* rank[i] is that of the pair (i, i + 1). */
-static size_t merge_short(const struct bpe *b, const char *word, int32_t *id, size_t n)
+/* When a pair of this rank is merged, NO_RANK: never. */
+static inline uint32_t order_of(const struct bpe *b, uint32_t rank)
 {
-    uint32_t rank[SHORT_WORD];
-    for (size_t i = 0; i + 1 < n; i++) {
-        rank[i] = rank_of_bytes(b, word + i);
-    }
+    return b->order == NULL || rank == NO_RANK ? rank : b->order[rank];
+}
+
+static inline uint32_t pair_order(const struct bpe *b, int32_t left, int32_t right)
+{
+    return order_of(b, pair_rank(b, left, right));
+}
+
+/* order[i] is that of the pair (i, i + 1). */
+static size_t merge_short(const struct bpe *b, uint32_t *order, int32_t *id, size_t n)
+{
     while (n > 1) {
         size_t best = 0;
-        uint32_t least = rank[0];
+        uint32_t least = order[0];
         for (size_t i = 1; i + 1 < n; i++) {
-            best = rank[i] < least ? i : best;
-            least = rank[i] < least ? rank[i] : least;
+            best = order[i] < least ? i : best;
+            least = order[i] < least ? order[i] : least;
         }
         if (least == NO_RANK) {
             break;
         }
-        id[best] = b->result[least];
+        id[best] = b->result[b->order == NULL ? least : pair_rank(b, id[best], id[best + 1])];
         n--;
         for (size_t i = best + 1; i < n; i++) {
             id[i] = id[i + 1];
-            rank[i - 1] = rank[i];
+            order[i - 1] = order[i];
         }
         if (best + 1 < n) {
-            rank[best] = pair_rank(b, id[best], id[best + 1]);
+            order[best] = pair_order(b, id[best], id[best + 1]);
         }
         if (best > 0) {
-            rank[best - 1] = pair_rank(b, id[best - 1], id[best]);
+            order[best - 1] = pair_order(b, id[best - 1], id[best]);
         }
     }
     return n;
@@ -421,7 +545,7 @@ static void sift_up(uint64_t *heap, size_t i)
     heap[i] = item;
 }
 
-static enum err work_reserve(struct bpe_work *w, size_t n)
+enum err bpe_work_reserve(struct bpe_work *w, size_t n)
 {
     void *id = w->id, *next = w->next, *prev = w->prev, *heap = w->heap;
     TRY(mem_grow(&id, &w->id_capacity, n, sizeof(int32_t)));
@@ -440,29 +564,20 @@ static enum err work_reserve(struct bpe_work *w, size_t n)
 
 static size_t heap_push(const struct bpe *b, const struct bpe_work *w, size_t held, uint32_t left, uint32_t right)
 {
-    uint32_t rank = pair_rank(b, w->id[left], w->id[right]);
-    if (rank == NO_RANK) {
+    uint32_t order = pair_order(b, w->id[left], w->id[right]);
+    if (order == NO_RANK) {
         return held;
     }
-    w->heap[held] = (uint64_t)rank << 32 | left;
+    w->heap[held] = (uint64_t)order << 32 | left;
     sift_up(w->heap, held);
     return held + 1;
 }
 
-/* The word is a linked list of symbols; an entry of the heap (rank, position of the left symbol) is stale when the
- * pair that now stands at that position has another rank. id -1 marks a symbol that was merged into its left
+/* The word is a linked list of symbols; an entry of the heap (order, position of the left symbol) is stale when the
+ * pair that now stands at that position has another order. id -1 marks a symbol that was merged into its left
  * neighbour. */
-static void merge_long(const struct bpe *b, struct bpe_work *w, const char *word, size_t n)
+static void merge_heap(const struct bpe *b, struct bpe_work *w, size_t held)
 {
-    size_t held = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        w->prev[i] = i - 1;
-        w->next[i] = i + 1 < n ? i + 1 : LIST_END;
-        uint32_t rank = i + 1 < n ? rank_of_bytes(b, word + i) : NO_RANK;
-        if (rank != NO_RANK) {
-            w->heap[held++] = (uint64_t)rank << 32 | i;
-        }
-    }
     for (size_t i = held / 2; i-- > 0;) {
         sift_down(w->heap, held, i);
     }
@@ -476,8 +591,8 @@ static void merge_long(const struct bpe *b, struct bpe_work *w, const char *word
         if (w->id[at] < 0 || right == LIST_END) {
             continue;
         }
-        uint32_t rank = (uint32_t)(top >> 32);
-        if (pair_rank(b, w->id[at], w->id[right]) != rank) {
+        uint32_t rank = pair_rank(b, w->id[at], w->id[right]);
+        if (order_of(b, rank) != (uint32_t)(top >> 32)) {
             continue;
         }
         w->id[at] = b->result[rank];
@@ -494,6 +609,27 @@ static void merge_long(const struct bpe *b, struct bpe_work *w, const char *word
     }
 }
 
+/* Merge w->id[0, n) by a heap into `out`; `word` when the symbols are its bytes, else NULL. */
+static size_t merge_long(const struct bpe *b, struct bpe_work *w, const char *word, size_t n, int32_t *out)
+{
+    size_t held = 0, count = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        w->prev[i] = i - 1;
+        w->next[i] = i + 1 < n ? i + 1 : LIST_END;
+        uint32_t order = i + 1 == n     ? NO_RANK
+                         : word != NULL ? order_of(b, rank_of_bytes(b, word + i))
+                                        : pair_order(b, w->id[i], w->id[i + 1]);
+        if (order != NO_RANK) {
+            w->heap[held++] = (uint64_t)order << 32 | i;
+        }
+    }
+    merge_heap(b, w, held);
+    for (uint32_t i = 0; i != LIST_END; i = w->next[i]) {
+        out[count++] = w->id[i];
+    }
+    return count;
+}
+
 static enum err byte_ids(const struct bpe *b, const char *word, size_t bytes, int32_t *id, size_t *bad)
 {
     for (size_t i = 0; i < bytes; i++) {
@@ -506,9 +642,29 @@ static enum err byte_ids(const struct bpe *b, const char *word, size_t bytes, in
     return OK;
 }
 
+static enum err word_of_chars(const struct bpe *b, struct bpe_work *w, const char *word, size_t bytes, int32_t *out,
+                              size_t *count, size_t *bad)
+{
+    uint32_t order[SHORT_WORD];
+    size_t n;
+    TRY(bpe_char_symbols(b, word, bytes, out, &n, bad));
+    if (n <= SHORT_WORD) {
+        for (size_t i = 0; i + 1 < n; i++) {
+            order[i] = pair_order(b, out[i], out[i + 1]);
+        }
+        n = merge_short(b, order, out, n);
+    } else {
+        TRY(bpe_work_reserve(w, n));
+        memcpy(w->id, out, n * sizeof(int32_t));
+        n = merge_long(b, w, NULL, n, out);
+    }
+    return bpe_char_finish(b, w, word, bytes, out, n, count, bad);
+}
+
 enum err bpe_word(const struct bpe *b, struct bpe_work *w, const char *word, size_t bytes, int32_t *out, size_t *count,
                   size_t *bad)
 {
+    uint32_t order[SHORT_WORD];
     *bad = SIZE_MAX;
     if (b->ignore_merges) {
         int64_t index = bpe_find(b, word, bytes, false);
@@ -518,21 +674,22 @@ enum err bpe_word(const struct bpe *b, struct bpe_work *w, const char *word, siz
             return OK;
         }
     }
-    if (bytes <= SHORT_WORD) {
-        TRY(byte_ids(b, word, bytes, out, bad));
-        *count = merge_short(b, word, out, bytes);
-        return OK;
-    }
     if (bytes >= LIST_END) {
         return FAIL(ERR_DATA, "a word of %zu bytes: at most %u can be encoded", bytes, LIST_END - 1);
     }
-    TRY(work_reserve(w, bytes));
-    TRY(byte_ids(b, word, bytes, w->id, bad));
-    merge_long(b, w, word, bytes);
-    size_t n = 0;
-    for (uint32_t i = 0; i != LIST_END; i = w->next[i]) {
-        out[n++] = w->id[i];
+    if (b->chars) {
+        return word_of_chars(b, w, word, bytes, out, count, bad);
     }
-    *count = n;
+    if (bytes <= SHORT_WORD) {
+        TRY(byte_ids(b, word, bytes, out, bad));
+        for (size_t i = 0; i + 1 < bytes; i++) {
+            order[i] = order_of(b, rank_of_bytes(b, word + i));
+        }
+        *count = merge_short(b, order, out, bytes);
+        return OK;
+    }
+    TRY(bpe_work_reserve(w, bytes));
+    TRY(byte_ids(b, word, bytes, w->id, bad));
+    *count = merge_long(b, w, word, bytes, out);
     return OK;
 }

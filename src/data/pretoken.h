@@ -73,8 +73,20 @@ size_t pretoken_cut(const struct char_table *t, const char *text, size_t bytes);
 
 /* ---- steps ---- */
 
-enum step_kind { STEP_SCAN, STEP_REGEX, STEP_STRING, STEP_DIGITS, STEP_PUNCTUATION, STEP_BYTELEVEL };
+enum step_kind {
+    STEP_SCAN,
+    STEP_REGEX,
+    STEP_STRING,
+    STEP_DIGITS,
+    STEP_PUNCTUATION,
+    STEP_WHITESPACE,       /* runs of word characters, runs of others, without white space */
+    STEP_WHITESPACE_SPLIT, /* what stands between white space */
+    STEP_METASPACE,        /* blanks become `string`, one goes in front as `prepend` says; cut before each if `split` */
+    STEP_BYTELEVEL,
+};
 enum step_behavior { STEP_REMOVED, STEP_ISOLATED, STEP_MERGED_PREVIOUS, STEP_MERGED_NEXT, STEP_CONTIGUOUS };
+
+enum step_prepend { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER };
 
 #define PRETOKEN_STEPS 8
 
@@ -85,11 +97,13 @@ struct pretoken_step {
     bool prefix_space;             /* STEP_BYTELEVEL */
     enum pretoken_scanner scanner; /* STEP_SCAN, STEP_BYTELEVEL */
     struct regex *regex;           /* STEP_REGEX, owned */
-    struct buf string;             /* STEP_STRING */
+    struct buf string;             /* STEP_STRING, STEP_METASPACE */
+    enum step_prepend prepend;     /* STEP_METASPACE */
+    bool split;                    /* STEP_METASPACE */
 };
 
-/* Steps run in order, each on every piece of the one before. Exactly one of them is STEP_BYTELEVEL; those behind it
- * see the byte alphabet instead of the text, as in Hugging Face. */
+/* Steps run in order, each on every piece of the one before. For a model of bytes exactly one of them is
+ * STEP_BYTELEVEL; those behind it see the byte alphabet instead of the text, as in Hugging Face. */
 struct pretoken {
     struct char_table table;
     struct pretoken_step step[PRETOKEN_STEPS];
@@ -107,9 +121,9 @@ struct pretoken_work {
     struct buf word;
 };
 void pretoken_work_release(struct pretoken_work *w);
-/* Receives each word as bytes of the text (a prefix space added). */
+/* Receives each word as bytes of the text (a prefix space added). text_start: the text begins where the whole does. */
 typedef enum err pretoken_sink(void *arg, const char *word, size_t bytes);
 MUST_USE enum err pretoken_split(const struct pretoken *p, struct pretoken_work *w, const char *text, size_t bytes,
-                                 pretoken_sink *sink, void *arg);
+                                 bool text_start, pretoken_sink *sink, void *arg);
 
 #endif

@@ -14,6 +14,7 @@ struct run {
     struct pretoken_work *work;
     pretoken_sink *sink;
     void *arg;
+    const char *start; /* where the whole text begins, NULL when this is not its beginning */
 };
 
 static enum err run_step(const struct run *r, int step, bool spelt, const char *text, size_t bytes);
@@ -39,6 +40,9 @@ void pretoken_work_release(struct pretoken_work *w)
 
 void pretoken_finish(struct pretoken *p)
 {
+    if (p->steps == 0) {
+        return;
+    }
     const struct pretoken_step *first = &p->step[0], *last = &p->step[p->steps - 1];
     bool plain = last->kind == STEP_BYTELEVEL && !last->prefix_space;
     p->simple = false;
@@ -194,6 +198,60 @@ static enum err spans_chars(struct spans *s, enum step_kind kind, size_t bytes)
     return done < bytes ? add_span(s, done, bytes, false) : OK;
 }
 
+/* Runs of the same kind: white space, word characters, others. Those of white space go, words stay apart. */
+static enum err spans_whitespace(struct spans *s, bool words, size_t bytes)
+{
+    const struct char_table *table = &s->run->pre->table;
+    size_t start = 0;
+    int last = -1;
+    for (size_t i = 0; i < bytes;) {
+        uint32_t code = 0;
+        size_t len = utf8_decode(s->text + i, bytes - i, &code);
+        uint8_t class = char_class(table, code);
+        int kind = (class & CHAR_CLASS) == CHAR_SPACE ? 0 : !words ? 1 : (class & CHAR_WORD) != 0 ? 2 : 3;
+        if (kind != last) {
+            if (last > 0) {
+                TRY(hand_on(s, start, i));
+            }
+            start = i;
+            last = kind;
+        }
+        i += len;
+    }
+    return last > 0 ? hand_on(s, start, bytes) : OK;
+}
+
+static enum err run_metaspace(const struct run *r, int step, const char *text, size_t bytes)
+{
+    const struct pretoken_step *s = &r->pre->step[step];
+    const struct buf *mark = &s->string;
+    struct buf *out = &r->work->text[step];
+    bool marked = *text == ' ' || (bytes >= mark->bytes && memcmp(text, mark->data, mark->bytes) == 0);
+    bool start = r->start == text;
+    struct run inner = *r;
+    buf_clear(out);
+    TRY(buf_reserve(out, bytes + bytes / 2 + mark->bytes));
+    if (!marked && (s->prepend == PREPEND_ALWAYS || (s->prepend == PREPEND_FIRST && start))) {
+        TRY(buf_add(out, mark->data, mark->bytes));
+    }
+    for (size_t i = 0; i < bytes;) {
+        const char *space = memchr(text + i, ' ', bytes - i);
+        size_t len = space != NULL ? (size_t)(space - text) - i : bytes - i;
+        TRY(buf_add(out, text + i, len));
+        if (space != NULL) {
+            TRY(buf_add(out, mark->data, mark->bytes));
+        }
+        i += len + (space != NULL);
+    }
+    inner.start = start ? out->data : NULL;
+    if (!s->split) {
+        return run_step(&inner, step + 1, false, out->data, out->bytes);
+    }
+    struct spans spans = { .run = &inner, .step = step, .text = out->data, .behavior = STEP_MERGED_NEXT };
+    TRY(spans_string(&spans, s, out->bytes));
+    return flush(&spans);
+}
+
 static enum err run_bytelevel(const struct run *r, int step, const char *text, size_t bytes)
 {
     const struct pretoken_step *s = &r->pre->step[step];
@@ -225,11 +283,14 @@ out:
 
 static enum err run_step(const struct run *r, int step, bool spelt, const char *text, size_t bytes)
 {
+    if (step == r->pre->steps && !spelt) {
+        return r->sink(r->arg, text, bytes);
+    }
     if (step == r->pre->steps) {
         bool whole;
         buf_clear(&r->work->word);
         TRY(bytelevel_decode(text, bytes, &r->work->word, &whole));
-        BUG_IF(!spelt || !whole);
+        BUG_IF(!whole);
         return r->sink(r->arg, r->work->word.data, r->work->word.bytes);
     }
     const struct pretoken_step *s = &r->pre->step[step];
@@ -238,6 +299,11 @@ static enum err run_step(const struct run *r, int step, bool spelt, const char *
     switch (s->kind) {
     case STEP_BYTELEVEL:
         return run_bytelevel(r, step, text, bytes);
+    case STEP_METASPACE:
+        return run_metaspace(r, step, text, bytes);
+    case STEP_WHITESPACE:
+    case STEP_WHITESPACE_SPLIT:
+        return spans_whitespace(&spans, s->kind == STEP_WHITESPACE, bytes);
     case STEP_SCAN:
         TRY(spans_scan(&spans, s, bytes));
         break;
@@ -256,9 +322,9 @@ static enum err run_step(const struct run *r, int step, bool spelt, const char *
 }
 
 enum err pretoken_split(const struct pretoken *p, struct pretoken_work *w, const char *text, size_t bytes,
-                        pretoken_sink *sink, void *arg)
+                        bool text_start, pretoken_sink *sink, void *arg)
 {
-    struct run r = { .pre = p, .work = w, .sink = sink, .arg = arg };
+    struct run r = { .pre = p, .work = w, .sink = sink, .arg = arg, .start = text_start ? text : NULL };
     for (int i = 0; i < p->steps; i++) {
         if (p->step[i].kind == STEP_REGEX) {
             regex_work_begin(&w->regex[i], bytes);

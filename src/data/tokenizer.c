@@ -14,7 +14,7 @@
 #include "data/tokenizer_int.h"
 
 #define SUPPORTED                                                                                                      \
-    "supported: \"bytes\", tokenizer.json (byte-level BPE), vocab.json or encoder.json with merges.txt or vocab.bpe"
+    "supported: \"bytes\", tokenizer.json (BPE), vocab.json or encoder.json with merges.txt or vocab.bpe"
 
 static const char *text_of(const struct tokenizer_file *f)
 {
@@ -140,7 +140,7 @@ static enum err finish(struct tokenizer *t)
     TRY(added_finish(&t->added, t));
     pretoken_finish(&t->pre);
     t->vocab = (uint64_t)t->bpe.token[t->bpe.count - 1].id + 1;
-    if (t->bpe.missing > 0) {
+    if (t->bpe.missing > 0 && t->model == MODEL_BYTES) {
         log_warning("%s: the vocabulary has no token for %d of the 243 bytes of UTF-8 | text with such a byte is "
                     "refused with its place (Hugging Face would drop it without a word)",
                     t->path, t->bpe.missing);
@@ -330,7 +330,9 @@ void tokenizer_free(struct tokenizer *t)
         return;
     }
     bpe_release(&t->bpe);
+    normal_release(&t->normal);
     pretoken_release(&t->pre);
+    decode_release(&t->decode);
     added_release(&t->added);
     for (int i = 0; i < TOKENIZER_FILES; i++) {
         buf_release(&t->file[i].text);

@@ -39,9 +39,18 @@ MUST_USE enum err tokenizer_encode(const struct tokenizer *t, struct tokenizer_s
  * last such offset in (0, bytes), looking back at most 1 MiB from the end; 0: nowhere. `tokenizer` is a struct
  * tokenizer, so this is the `split` of reader_options with split_arg = the tokenizer. */
 size_t tokenizer_split(const void *tokenizer, const char *text, size_t bytes);
-/* Append the bytes of one token (a byte-level token may be part of a character). id outside the vocabulary:
+/* Where in a text the next token stands: SentencePiece's decoders drop the blank that encoding put before a text. Zero:
+ * at its beginning. */
+struct tokenizer_decoding {
+    uint64_t tokens;   /* decoded so far */
+    uint64_t stripped; /* characters dropped so far */
+    bool begun;        /* some of the text has been given out */
+};
+/* Append the bytes of one token (a token may be part of a character: the pieces of a text are UTF-8 when they are put
+ * together, unless the ids are no encoding of any text). d NULL: in the middle of a text. id outside the vocabulary:
  * ERR_DATA. */
-MUST_USE enum err tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *out);
+MUST_USE enum err tokenizer_decode(const struct tokenizer *t, struct tokenizer_decoding *d, int32_t id,
+                                   struct buf *out);
 /* Copy the files that define it into a checkpoint folder (tokenizer.json, or vocab.json and merges.txt; for "bytes" a
  * tokenizer.json that transformers can load). */
 MUST_USE enum err tokenizer_save(const struct tokenizer *t, const char *folder);

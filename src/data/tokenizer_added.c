@@ -108,8 +108,7 @@ static void find_only_first(struct added_trie *t)
 
 enum err added_finish(struct added *a, const struct tokenizer *t)
 {
-    struct nfc_work work = { 0 };
-    struct buf composed = { 0 };
+    struct normal_work work = { 0 };
     enum err err = OK;
     for (size_t i = 0; i < a->count; i++) {
         const struct added_token *token = &a->token[i];
@@ -117,19 +116,18 @@ enum err added_finish(struct added *a, const struct tokenizer *t)
             TRY_OUT(trie_add(&a->plain, token->text, token->bytes, (int32_t)i));
             continue;
         }
-        buf_clear(&composed);
-        if (t->nfc) {
-            TRY_OUT(nfc_compose(&work, token->text, token->bytes, &composed));
-        } else {
-            TRY_OUT(buf_add(&composed, token->text, token->bytes));
+        const char *text = token->text;
+        size_t bytes = token->bytes;
+        TRY_OUT(normal_apply(&t->normal, &t->pre.table, &work, &text, &bytes));
+        if (bytes == 0) {
+            continue; /* normalization leaves nothing that could be found */
         }
-        TRY_OUT(trie_add(&a->normalized, composed.data, composed.bytes, (int32_t)i));
+        TRY_OUT(trie_add(&a->normalized, text, bytes, (int32_t)i));
     }
     find_only_first(&a->plain);
     find_only_first(&a->normalized);
 out:
-    free(work.code);
-    buf_release(&composed);
+    normal_work_release(&work);
     return err;
 }
 

@@ -25,8 +25,7 @@ struct tokenizer_scratch {
     struct cache_entry *cache;
     struct bpe_work bpe;
     struct pretoken_work pre;
-    struct nfc_work nfc;
-    struct buf composed;
+    struct normal_work normal;
 };
 
 enum err tokenizer_scratch_new(struct tokenizer_scratch **out, const struct tokenizer *t)
@@ -54,8 +53,7 @@ void tokenizer_scratch_free(struct tokenizer_scratch *s)
     mem_big_free(s->cache, ((size_t)1 << CACHE_BITS) * sizeof(struct cache_entry));
     bpe_work_release(&s->bpe);
     pretoken_work_release(&s->pre);
-    free(s->nfc.code);
-    buf_release(&s->composed);
+    normal_work_release(&s->normal);
     free(s);
 }
 
@@ -90,6 +88,7 @@ struct encode {
     struct tokenizer_scratch *s;
     struct tokens *out;
     bool special;
+    bool text_start; /* the piece in hand begins where the text does */
 };
 
 static inline uint64_t load8(const char *p)
@@ -137,9 +136,11 @@ static enum err merge_word(const struct encode *e, const char *word, size_t byte
     enum err err = bpe_word(&e->t->bpe, &e->s->bpe, word, bytes, e->out->id + e->out->count, count, &bad);
     if (err == ERR_DATA && bad != SIZE_MAX) {
         char quote[96];
-        return FAIL(ERR_DATA, "%s: the vocabulary has no token for the byte 0x%02x in \"%s\" | clean the text, or "
-                              "use a tokenizer with all 256 bytes",
-                    e->t->path, (unsigned)(unsigned char)word[bad], bpe_quote(word, bytes, quote));
+        bool ascii = (unsigned char)word[bad] < 128;
+        return FAIL(ERR_DATA, "%s: the vocabulary has no token for the %s 0x%02x in \"%s\" | clean the text, or "
+                              "use a tokenizer with all 256 bytes", e->t->path,
+                    e->t->bpe.chars && !ascii ? "character that begins with the byte" : "byte",
+                    (unsigned)(unsigned char)word[bad], bpe_quote(word, bytes, quote));
     }
     return err;
 }
@@ -180,12 +181,28 @@ static enum err word_sink(void *arg, const char *word, size_t bytes)
     return encode_word(arg, word, bytes, word + bytes);
 }
 
+/* A piece of text for a model of characters: what no merge joins is encoded by itself. */
+static enum err chars_sink(void *arg, const char *text, size_t bytes)
+{
+    const struct encode *e = arg;
+    const char *end = text + bytes;
+    while (text < end) {
+        const char *stop = bpe_cut(&e->t->bpe, text, end);
+        TRY(encode_word(e, text, (size_t)(stop - text), end));
+        text = stop;
+    }
+    return OK;
+}
+
 /* Text without added tokens, normalized. */
 static enum err encode_plain(struct encode *e, const char *text, size_t bytes)
 {
     const struct pretoken *pre = &e->t->pre;
+    if (e->t->model == MODEL_CHARS) {
+        return pretoken_split(pre, &e->s->pre, text, bytes, e->text_start, chars_sink, e);
+    }
     if (!pre->simple) {
-        return pretoken_split(pre, &e->s->pre, text, bytes, word_sink, e);
+        return pretoken_split(pre, &e->s->pre, text, bytes, e->text_start, word_sink, e);
     }
     pretoken_next_fn *next = pretoken_scan(pre->scanner);
     const char *end = text + bytes;
@@ -207,25 +224,23 @@ static enum err encode_added(struct encode *e, const struct added_trie *trie, co
                                .bytes = bytes, .special = e->special };
     struct added_hit hit;
     size_t done = 0;
+    bool text_start = e->text_start;
     while (added_next(&scan, &hit)) {
+        e->text_start = text_start && done == 0;
         if (hit.start > done) {
             TRY(inner(e, text + done, hit.start - done));
         }
         TRY(add_id(e->out, hit.id));
         done = hit.end;
     }
+    e->text_start = text_start && done == 0;
     return done < bytes ? inner(e, text + done, bytes - done) : OK;
 }
 
 static enum err encode_normalized(struct encode *e, const char *text, size_t bytes)
 {
     const struct tokenizer *t = e->t;
-    if (t->nfc && nfc_may_change(&t->pre.table, text, bytes)) {
-        buf_clear(&e->s->composed);
-        TRY(nfc_compose(&e->s->nfc, text, bytes, &e->s->composed));
-        text = e->s->composed.data;
-        bytes = e->s->composed.bytes;
-    }
+    TRY(normal_apply(&t->normal, &t->pre.table, &e->s->normal, &text, &bytes));
     return encode_added(e, &t->added.normalized, text, bytes, encode_plain);
 }
 
@@ -248,7 +263,8 @@ enum err tokenizer_encode(const struct tokenizer *t, struct tokenizer_scratch *s
 {
     BUG_IF(s->owner != t);
     size_t first = out->count, valid = utf8_valid_prefix(text, bytes);
-    struct encode e = { .t = t, .s = s, .out = out, .special = (flags & TOKENIZER_SPECIAL) != 0 };
+    struct encode e = { .t = t, .s = s, .out = out, .special = (flags & TOKENIZER_SPECIAL) != 0,
+                        .text_start = true };
     if (valid != bytes) {
         return FAIL(ERR_DATA, "byte 0x%02x at offset %zu is not UTF-8 | convert the text to UTF-8",
                     (unsigned)(unsigned char)text[valid], valid);
@@ -263,24 +279,13 @@ enum err tokenizer_encode(const struct tokenizer *t, struct tokenizer_scratch *s
     return OK;
 }
 
-enum err tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *out)
-{
-    int64_t index = bpe_find_id(&t->bpe, id);
-    if (index < 0) {
-        return FAIL(ERR_DATA, "%s: token id %d is not in the vocabulary (ids below %llu, not all in use)", t->path, id,
-                    (unsigned long long)t->vocab);
-    }
-    const struct bpe_token *token = &t->bpe.token[index];
-    return token->bytes > 0 ? buf_add(out, t->bpe.text.data + token->offset, token->bytes) : OK;
-}
-
 /* ---- cutting long texts ---- */
 
 /* At the cuts of pretoken_cut words end in all known patterns, and nothing composes across them. Only an added token
  * could tell: one that spans such a place, or that ends in a letter and takes the blanks behind it. */
 static bool may_split(const struct tokenizer *t)
 {
-    if (!t->pre.simple || (t->pre.scanner == SCANNER_NONE && t->bpe.pairs > 0)) {
+    if (t->model != MODEL_BYTES || !t->pre.simple || (t->pre.scanner == SCANNER_NONE && t->bpe.pairs > 0)) {
         return false;
     }
     for (size_t i = 0; i < t->added.count; i++) {

@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "data/bpe.h"
+#include "data/normal.h"
 #include "data/pretoken.h"
 #include "data/tokenizer.h"
 
@@ -66,16 +67,23 @@ struct added_scan { /* one pass over one text */
 /* The next added token; false at the end. start may lie before the end of the last hit, as in Hugging Face. */
 bool added_next(struct added_scan *s, struct added_hit *hit);
 
-/* ---- normalization ---- */
+/* ---- decoding ---- */
 
-struct nfc_work {
-    int32_t *code;
-    size_t capacity;
+enum decode_kind { DECODE_REPLACE, DECODE_BYTES, DECODE_FUSE, DECODE_STRIP, DECODE_METASPACE };
+struct decode_step {
+    enum decode_kind kind;
+    struct buf what, with; /* DECODE_REPLACE; `what` of the others: the character */
+    uint64_t start, stop;  /* DECODE_STRIP: how many at most */
+    bool first;            /* DECODE_METASPACE: the first token of a text has none */
+    bool whole;            /* DECODE_STRIP behind DECODE_FUSE: of the text, not of each token */
 };
-/* Whether canonical composition may change the text. */
-bool nfc_may_change(const struct char_table *t, const char *text, size_t bytes);
-/* Append the composed form of valid UTF-8. O(n log n) on any text. */
-MUST_USE enum err nfc_compose(struct nfc_work *w, const char *text, size_t bytes, struct buf *out);
+#define DECODE_STEPS 8
+struct decode_chain {
+    struct decode_step step[DECODE_STEPS];
+    int steps;
+    bool join; /* no decoder: Hugging Face puts blanks between tokens */
+};
+void decode_release(struct decode_chain *c);
 
 /* ---- the tokenizer ---- */
 
@@ -85,12 +93,16 @@ struct tokenizer_file {
     bool definition;  /* counts for the digest */
 };
 
+enum tokenizer_model { MODEL_BYTES, MODEL_CHARS };
+
 struct tokenizer {
     char *path;       /* as given, for messages */
-    struct bpe bpe;
+    enum tokenizer_model model;
+    struct bpe bpe;   /* the tokens of every kind of model */
+    struct normal normal;
     struct pretoken pre;
     struct added added;
-    bool nfc;
+    struct decode_chain decode; /* not of MODEL_BYTES */
     int32_t *prefix, *suffix; /* of the post-processor */
     size_t prefix_count, suffix_count;
     int64_t eot;
@@ -115,7 +127,14 @@ MUST_USE enum err tokenizer_flag(const char *where, const json_t *object, const 
 MUST_USE enum err tokenizer_add_json(struct tokenizer *t, const char *where, const json_t *object, int64_t id);
 /* From the text of a tokenizer.json. */
 MUST_USE enum err tokenizer_parse_json(struct tokenizer *t, const char *path, const json_t *root);
+MUST_USE enum err tokenizer_parse_normalizer(struct tokenizer *t, const char *path, const json_t *n);
+MUST_USE enum err tokenizer_parse_decode(struct tokenizer *t, const char *path, const json_t *d);
+/* Whether a pre-tokenizer has a step of type ByteLevel: the model's symbols are bytes then. */
+bool tokenizer_is_bytelevel(const json_t *pre);
 MUST_USE enum err tokenizer_parse_pre(struct tokenizer *t, const char *path, const json_t *pre);
+/* Of a Metaspace: whether it puts its character in front, and which that is. */
+MUST_USE enum err tokenizer_parse_prepend(const char *where, const json_t *object, enum step_prepend *out);
+MUST_USE enum err tokenizer_parse_mark(const char *where, const json_t *object, struct buf *out);
 MUST_USE enum err tokenizer_parse_post(struct tokenizer *t, const char *path, const json_t *post);
 /* From vocab.json and merges.txt; `config` is tokenizer_config.json or NULL. */
 MUST_USE enum err tokenizer_parse_vocab(struct tokenizer *t, const char *folder, const struct tokenizer_file *vocab,

@@ -1,12 +1,12 @@
-/* Why this exists: reads a Hugging Face tokenizer.json of the byte-level BPE kind. Whatever would change the ids and
- * is not understood is refused by name: a tokenizer that is almost right ruins a training run without a word.
+/* Why this exists: reads a Hugging Face tokenizer.json: BPE over bytes or over characters. Whatever would change the
+ * ids and is not understood is refused by name: a tokenizer that is almost right ruins a training run without a word.
  *
  * Every message starts with "file: field". */
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/tokenizer_int.h"
 
-#define HINT " | supported: byte-level BPE as of GPT-2, GPT-NeoX, Llama 3, Qwen2, Phi-2, Falcon"
+#define HINT " | supported: BPE over bytes (GPT-2, Llama 3, Qwen2) and over characters (Llama 2, Mistral, Phi-3, Gemma)"
 
 /* The "type" of a component; "" when it has none. */
 static const char *type_of(const json_t *object)
@@ -80,37 +80,35 @@ static enum err check_affix(const char *path, const json_t *model, const char *k
 {
     const json_t *value = json_object_get(model, key);
     if (value != NULL && !json_is_null(value) && !(json_is_string(value) && json_string_length(value) == 0)) {
-        return FAIL(ERR_DATA, "%s: model.%s: is set, but byte-level BPE has none" HINT, path, key);
+        return FAIL(ERR_DATA, "%s: model.%s: is set, but no supported model has one" HINT, path, key);
     }
     return OK;
 }
 
-static enum err parse_model(struct tokenizer *t, const char *path, const json_t *model)
+/* What a model of characters does with those it has no token for. */
+static enum err parse_unknown(struct tokenizer *t, const char *path, const json_t *model)
+{
+    struct bpe *b = &t->bpe;
+    const json_t *unk = json_object_get(model, "unk_token");
+    int64_t index = -1;
+    b->unk = -1;
+    if (json_is_string(unk)) {
+        char quote[96];
+        index = bpe_find(b, json_string_value(unk), json_string_length(unk), false);
+        if (index < 0) {
+            return FAIL(ERR_DATA, "%s: model.unk_token: \"%s\" is not in the vocabulary", path,
+                        bpe_quote(json_string_value(unk), json_string_length(unk), quote));
+        }
+        b->unk = b->token[index].id;
+    } else if (unk != NULL && !json_is_null(unk)) {
+        return FAIL(ERR_DATA, "%s: model.unk_token: expected a text or null", path);
+    }
+    return bpe_index_chars(b);
+}
+
+static enum err parse_merges(struct tokenizer *t, const char *path, const json_t *merges)
 {
     char where[WHERE_BYTES];
-    const char *type = type_of(model);
-    const json_t *merges = json_object_get(model, "merges"), *dropout = json_object_get(model, "dropout");
-    bool fallback;
-    if (!json_is_object(model)) {
-        return FAIL(ERR_DATA, "%s: model: missing" HINT, path);
-    }
-    if (strcmp(type, "BPE") != 0 && !(type[0] == 0 && json_is_array(merges))) {
-        char quote[96];
-        return FAIL(ERR_DATA, "%s: model.type: \"%s\", expected \"BPE\"" HINT, path,
-                    bpe_quote(type, strlen(type), quote));
-    }
-    if (dropout != NULL && !json_is_null(dropout) && !(json_is_number(dropout) && json_number_value(dropout) <= 0)) {
-        return FAIL(ERR_DATA, "%s: model.dropout: is set, so the ids would be random | remove it", path);
-    }
-    TRY(check_affix(path, model, "continuing_subword_prefix"));
-    TRY(check_affix(path, model, "end_of_word_suffix"));
-    TRY(tokenizer_flag(where_is(where, path, "model"), model, "byte_fallback", false, &fallback));
-    TRY(tokenizer_flag(where, model, "ignore_merges", false, &t->bpe.ignore_merges));
-    TRY(tokenizer_parse_tokens(t, where_is(where, path, "model.vocab"), json_object_get(model, "vocab")));
-    if (t->bpe.missing > 0 && fallback) {
-        return FAIL(ERR_DATA, "%s: model.byte_fallback: needs the tokens <0x00> to <0xFF> of SentencePiece models" HINT,
-                    path);
-    }
     where_is(where, path, "model.merges");
     if (!json_is_array(merges)) {
         return FAIL(ERR_DATA, "%s: expected a list", where);
@@ -120,6 +118,46 @@ static enum err parse_model(struct tokenizer *t, const char *path, const json_t 
         TRY(parse_merge(t, where, json_array_get(merges, i)));
     }
     return OK;
+}
+
+static enum err check_dropout(const char *path, const json_t *model)
+{
+    const json_t *dropout = json_object_get(model, "dropout");
+    if (dropout != NULL && !json_is_null(dropout) && !(json_is_number(dropout) && json_number_value(dropout) <= 0)) {
+        return FAIL(ERR_DATA, "%s: model.dropout: is set, so the ids would be random | remove it", path);
+    }
+    return OK;
+}
+
+static enum err parse_model(struct tokenizer *t, const char *path, const json_t *model)
+{
+    char where[WHERE_BYTES];
+    const char *type = type_of(model);
+    const json_t *merges = json_object_get(model, "merges");
+    struct bpe *b = &t->bpe;
+    if (!json_is_object(model)) {
+        return FAIL(ERR_DATA, "%s: model: missing" HINT, path);
+    }
+    if (strcmp(type, "BPE") != 0 && !(type[0] == 0 && json_is_array(merges))) {
+        char quote[96];
+        return FAIL(ERR_DATA, "%s: model.type: \"%s\", expected \"BPE\"" HINT, path,
+                    bpe_quote(type, strlen(type), quote));
+    }
+    TRY(check_dropout(path, model));
+    TRY(check_affix(path, model, "continuing_subword_prefix"));
+    TRY(check_affix(path, model, "end_of_word_suffix"));
+    b->chars = t->model == MODEL_CHARS;
+    TRY(tokenizer_flag(where_is(where, path, "model"), model, "byte_fallback", false, &b->byte_fallback));
+    TRY(tokenizer_flag(where, model, "ignore_merges", false, &b->ignore_merges));
+    TRY(tokenizer_flag(where, model, "fuse_unk", false, &b->fuse_unk));
+    TRY(tokenizer_parse_tokens(t, where_is(where, path, "model.vocab"), json_object_get(model, "vocab")));
+    if (b->missing > 0 && b->byte_fallback) {
+        return FAIL(ERR_DATA, "%s: model.byte_fallback: needs the tokens %s, %d are missing" HINT, path,
+                    b->chars ? "<0x00> to <0xFF>" : "of all bytes", b->missing);
+    }
+    TRY(b->chars ? parse_unknown(t, path, model) : OK);
+    TRY(parse_merges(t, path, merges));
+    return b->chars ? bpe_index_joints(b) : OK;
 }
 
 enum err tokenizer_add(struct tokenizer *t, const char *where, const struct added_token *token)
@@ -229,48 +267,6 @@ enum err tokenizer_parse_decoder(struct tokenizer *t, const char *folder, const 
 
 /* ---- the components around the model ---- */
 
-static enum err parse_normalizer(struct tokenizer *t, const char *path, const json_t *n)
-{
-    const char *type = type_of(n);
-    if (n == NULL || json_is_null(n)) {
-        return OK;
-    }
-    if (strcmp(type, "NFC") == 0) {
-        t->nfc = true;
-        return OK;
-    }
-    if (strcmp(type, "Sequence") == 0 && json_is_array(json_object_get(n, "normalizers"))) {
-        const json_t *list = json_object_get(n, "normalizers");
-        for (size_t i = 0; i < json_array_size(list); i++) {
-            const json_t *item = json_array_get(list, i);
-            if (strcmp(type_of(item), "Sequence") == 0) {
-                return FAIL(ERR_DATA, "%s: normalizer: a Sequence inside a Sequence", path);
-            }
-            TRY(parse_normalizer(t, path, item));
-        }
-        return OK;
-    }
-    char quote[96];
-    return FAIL(ERR_DATA, "%s: normalizer.type: \"%s\" is not supported, expected null or \"NFC\"" HINT, path,
-                bpe_quote(type, strlen(type), quote));
-}
-
-static enum err check_decoder(const char *path, const json_t *d)
-{
-    char quote[96];
-    const char *type = type_of(d);
-    if (d == NULL || json_is_null(d) || strcmp(type, "ByteLevel") == 0) {
-        return OK;
-    }
-    const json_t *list = json_object_get(d, "decoders");
-    if (strcmp(type, "Sequence") == 0 && json_array_size(list) == 1 &&
-        strcmp(type_of(json_array_get(list, 0)), "ByteLevel") == 0) {
-        return OK;
-    }
-    return FAIL(ERR_DATA, "%s: decoder.type: \"%s\" is not supported, expected \"ByteLevel\"" HINT, path,
-                bpe_quote(type, strlen(type), quote));
-}
-
 static void note_unused(const char *path, const json_t *root, const char *key)
 {
     const json_t *value = json_object_get(root, key);
@@ -285,11 +281,13 @@ enum err tokenizer_parse_json(struct tokenizer *t, const char *path, const json_
         return FAIL(ERR_DATA, "%s: expected an object with \"model\"" HINT, path);
     }
     /* The small components first: a file of another kind is named as such before its vocabulary is read. */
-    TRY(parse_normalizer(t, path, json_object_get(root, "normalizer")));
+    const json_t *pre = json_object_get(root, "pre_tokenizer");
     const char *type = type_of(json_object_get(root, "model"));
+    t->model = tokenizer_is_bytelevel(pre) ? MODEL_BYTES : MODEL_CHARS;
+    TRY(tokenizer_parse_normalizer(t, path, json_object_get(root, "normalizer")));
     if (type[0] == 0 || strcmp(type, "BPE") == 0) {
-        TRY(tokenizer_parse_pre(t, path, json_object_get(root, "pre_tokenizer")));
-        TRY(check_decoder(path, json_object_get(root, "decoder")));
+        TRY(tokenizer_parse_pre(t, path, pre));
+        TRY(tokenizer_parse_decode(t, path, json_object_get(root, "decoder")));
     }
     TRY(parse_model(t, path, json_object_get(root, "model")));
     TRY(parse_added(t, path, json_object_get(root, "added_tokens")));

@@ -1,9 +1,11 @@
 /* Why this exists: the pre-tokenizer and the post-processor of a tokenizer.json, turned into steps and lists of ids.
  * What is not known is refused by its name. */
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "data/tokenizer_int.h"
 
-#define SUPPORTED_PRE " | supported: ByteLevel, Split, Digits, Punctuation, and Sequence of them with one ByteLevel"
+#define SUPPORTED_PRE                                                                                                  \
+    " | supported: ByteLevel, Metaspace, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, and Sequence of them"
 #define FIELD_BYTES (TOKENIZER_MESSAGE_PATH + 96)
 
 static const char *text_at(const json_t *object, const char *key)
@@ -55,6 +57,46 @@ static enum err parse_split(const char *where, const json_t *pre, struct pretoke
     return step->kind == STEP_SCAN ? OK : regex_new(&step->regex, where, text, bytes);
 }
 
+enum err tokenizer_parse_prepend(const char *where, const json_t *object, enum step_prepend *out)
+{
+    static const char *const names[] = { "always", "first", "never" };
+    const char *text = text_at(object, "prepend_scheme");
+    bool prefix;
+    TRY(tokenizer_flag(where, object, "add_prefix_space", true, &prefix)); /* the older way to say it */
+    *out = prefix ? PREPEND_ALWAYS : PREPEND_NEVER;
+    if (json_object_get(object, "prepend_scheme") == NULL) {
+        return OK;
+    }
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(names[i], text) == 0) {
+            *out = (enum step_prepend)i;
+            return OK;
+        }
+    }
+    char quote[96];
+    return FAIL(ERR_DATA, "%s.prepend_scheme: \"%s\", expected \"always\", \"first\" or \"never\"", where,
+                bpe_quote(text, strlen(text), quote));
+}
+
+enum err tokenizer_parse_mark(const char *where, const json_t *object, struct buf *out)
+{
+    const char *text = text_at(object, "replacement");
+    size_t bytes = strlen(text);
+    uint32_t code;
+    if (bytes == 0 || utf8_decode(text, bytes, &code) != bytes) {
+        return FAIL(ERR_DATA, "%s.replacement: expected one character", where);
+    }
+    return buf_add(out, text, bytes);
+}
+
+static enum err parse_metaspace(const char *where, const json_t *pre, struct pretoken_step *step)
+{
+    step->kind = STEP_METASPACE;
+    TRY(tokenizer_parse_mark(where, pre, &step->string));
+    TRY(tokenizer_parse_prepend(where, pre, &step->prepend));
+    return tokenizer_flag(where, pre, "split", true, &step->split);
+}
+
 static enum err parse_step(struct pretoken *p, const char *where, const json_t *pre)
 {
     char quote[96];
@@ -85,8 +127,26 @@ static enum err parse_step(struct pretoken *p, const char *where, const json_t *
         step->behavior = STEP_ISOLATED;
         return json_object_get(pre, "behavior") != NULL ? parse_behavior(where, pre, &step->behavior) : OK;
     }
+    if (strcmp(type, "Metaspace") == 0) {
+        return parse_metaspace(where, pre, step);
+    }
+    if (strcmp(type, "Whitespace") == 0 || strcmp(type, "WhitespaceSplit") == 0) {
+        step->kind = type[10] == 0 ? STEP_WHITESPACE : STEP_WHITESPACE_SPLIT;
+        return OK;
+    }
     return FAIL(ERR_DATA, "%s.type: \"%s\" is not supported" SUPPORTED_PRE, where,
                 bpe_quote(type, strlen(type), quote));
+}
+
+bool tokenizer_is_bytelevel(const json_t *pre)
+{
+    const json_t *list = json_object_get(pre, "pretokenizers");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        if (strcmp(text_at(json_array_get(list, i), "type"), "ByteLevel") == 0) {
+            return true;
+        }
+    }
+    return strcmp(text_at(pre, "type"), "ByteLevel") == 0;
 }
 
 enum err tokenizer_parse_pre(struct tokenizer *t, const char *path, const json_t *pre)
@@ -106,7 +166,7 @@ enum err tokenizer_parse_pre(struct tokenizer *t, const char *path, const json_t
     for (int i = 0; i < t->pre.steps; i++) {
         levels += t->pre.step[i].kind == STEP_BYTELEVEL;
     }
-    if (levels != 1) {
+    if (levels != (t->model == MODEL_BYTES)) {
         return FAIL(ERR_DATA, "%s: pre_tokenizer: %d steps of type \"ByteLevel\", expected one" SUPPORTED_PRE, path,
                     levels);
     }

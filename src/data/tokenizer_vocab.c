@@ -106,7 +106,9 @@ enum err tokenizer_parse_vocab(struct tokenizer *t, const char *folder, const st
     TRY_OUT(tokenizer_parse_tokens(t, where, root));
     snprintf(where, sizeof(where), "%s/%s", folder, merges->name);
     TRY_OUT(parse_merges(t, where, merges->text.data, merges->text.bytes));
-    t->nfc = class->nfc;
+    if (class->nfc) {
+        t->normal.step[t->normal.steps++] = (struct normal_step){ .kind = NORMAL_UNICODE, .compose = true };
+    }
     t->pre.steps = 1;
     t->pre.step[0] = (struct pretoken_step){ .kind = STEP_BYTELEVEL, .scanner = class->scanner };
     snprintf(where, sizeof(where), "%s/tokenizer_config.json", folder);

@@ -160,7 +160,7 @@ static enum err write_text(const struct writer *w, const struct tokens *prompt, 
         }
         out->new_tokens++;
         if ((uint64_t)next < tokenizer_vocab(t)) { /* ids above belong to the padding of vocab_size: no text */
-            TRY_OUT(tokenizer_decode(t, next, &text));
+            TRY_OUT(tokenizer_decode(t, NULL, next, &text));
             emit(g, &text, false);
         }
         if (at == w->positions) {

