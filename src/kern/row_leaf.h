@@ -154,12 +154,12 @@ V16_INLINE void v16_store_num(void *p, uint64_t i, struct v16 v, uint32_t n, con
 
 /* Leaves of the other files that the table names; the one table is defined in row_norm_leaf.c. */
 leaf_fn KERN_NAME(row_column_sums), KERN_NAME(row_embed_grad);
+/* Norms of heads, activations and what goes by elements. */
 leaf_fn KERN_NAME(row_headnorm_forward), KERN_NAME(row_headnorm_backward);
-leaf_fn KERN_NAME(row_gelu_erf_forward), KERN_NAME(row_gelu_erf_backward), KERN_NAME(row_geglu_forward),
-    KERN_NAME(row_geglu_backward), KERN_NAME(row_softcap_forward), KERN_NAME(row_softcap_backward),
-    KERN_NAME(row_scale);
 leaf_fn KERN_NAME(row_gelu_forward), KERN_NAME(row_gelu_backward), KERN_NAME(row_swiglu_forward),
-    KERN_NAME(row_swiglu_backward), KERN_NAME(row_rope), KERN_NAME(row_embed_forward);
+    KERN_NAME(row_swiglu_backward), KERN_NAME(row_gelu_erf_forward), KERN_NAME(row_gelu_erf_backward),
+    KERN_NAME(row_geglu_forward), KERN_NAME(row_geglu_backward), KERN_NAME(row_softcap_forward),
+    KERN_NAME(row_softcap_backward), KERN_NAME(row_scale), KERN_NAME(row_rope), KERN_NAME(row_embed_forward);
 leaf_fn KERN_NAME(row_dropout);
 leaf_fn KERN_NAME(row_cross_entropy), KERN_NAME(row_ce_max), KERN_NAME(row_ce_exp), KERN_NAME(row_ce_finish);
 #endif
