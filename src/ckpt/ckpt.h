@@ -26,6 +26,9 @@ struct ckpt_tensor {
     const struct ckpt_box *boxes;
     size_t boxes_count;
     bool optional; /* a file may lack it (lm_head.weight of a tied model); then it has no boxes */
+    /* The tensor whose values it must have where a file has both: the embedding of a tied model. NULL: none. */
+    const char *same_as;
+    bool by_id; /* a row for each id of the vocabulary: padding rows may follow (ckpt_drop_padding) */
 };
 
 struct ckpt_file {
@@ -73,8 +76,8 @@ MUST_USE enum err ckpt_save(const char *checkpoints, const struct ckpt_content *
 struct ckpt; /* an open checkpoint: verified manifest, mapped tensor files */
 
 /* `path`: a step folder, or a run folder or its checkpoints folder (the newest complete step: `latest` is a hint that
- * is never trusted alone). A folder without manifest.json but with model.safetensors (a model from elsewhere) opens
- * too, without hashes. Reports what is wrong with file and numbers (ERR_DATA). */
+ * is never trusted alone). A folder without manifest.json but with model.safetensors or its index (a model from
+ * elsewhere) opens too, without hashes; pickles are refused. Reports what is wrong with file and numbers (ERR_DATA). */
 MUST_USE enum err ckpt_open(struct ckpt **out, const char *path);
 void ckpt_close(struct ckpt *c);
 /* Whether the folder `checkpoints` holds a step at all, complete or not (left-overs of a failed save do not count). */
@@ -92,6 +95,12 @@ bool ckpt_has_file(const struct ckpt *c, const char *file);
  * its hash verified, else only those with boxes are read. BF16 and F16 are widened exactly; other types are refused by
  * name. Not collective: ranks read at the same time, and each verifies all it reads. */
 MUST_USE enum err ckpt_read(struct ckpt *c, const char *file, const struct ckpt_tensor *tensors, size_t count);
+/* Let ckpt_read take, of tensors that have a row for each id, the first rows where a file without manifest has more. */
+void ckpt_drop_padding(struct ckpt *c);
+/* What ckpt_read has left out, a sentence a line; "" when nothing. Valid until the next ckpt_read or ckpt_close. */
+const char *ckpt_notes(const struct ckpt *c);
+/* Whether a model folder has weights, or a pickle that ckpt_open would refuse: fresh weights are not meant then. */
+MUST_USE enum err ckpt_has_weights(const char *folder, bool *has);
 /* Elements of a row of the tensor seen as [shape[0]] x [product of the rest]. */
 uint64_t ckpt_row_length(const struct ckpt_tensor *t);
 /* The box that is all of the tensor. */

@@ -10,11 +10,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "ckpt/ckpt_open.h"
+#include "ckpt/pickle.h"
 #include "ckpt/steps.h"
-
-#define CONVERT_HINT                                                                                                   \
-    "convert it with Hugging Face transformers into one file: AutoModelForCausalLM.from_pretrained(FOLDER)"            \
-    ".save_pretrained(NEW_FOLDER, max_shard_size=\"1000GB\")"
 
 /* The last part of a path without trailing slashes is step-N (of any kind). */
 static bool is_step_path(const char *path, uint64_t *step, enum step_kind *kind)
@@ -117,24 +114,16 @@ static enum err open_foreign(struct ckpt *c, const char *folder)
 {
     uint64_t step;
     enum step_kind kind;
-    bool has;
+    bool has, has_index;
     TRY(has_file(folder, MODEL_NAME, &has));
     if (has && is_step_path(folder, &step, &kind)) {
         return fail_incomplete(folder);
     }
-    if (has) {
+    TRY(has_file(folder, INDEX_NAME, &has_index));
+    if (has || has_index) {
         return mem_copy_string(&c->folder, folder, strlen(folder));
     }
-    TRY(has_file(folder, MODEL_NAME ".index.json", &has));
-    if (has) {
-        return FAIL(ERR_DATA, "%s: the weights are split over several files (" MODEL_NAME ".index.json), one "
-                    MODEL_NAME " is read in this version | " CONVERT_HINT, folder);
-    }
-    TRY(has_file(folder, "pytorch_model.bin", &has));
-    if (has) {
-        return FAIL(ERR_DATA, "%s: the weights are a pickle (pytorch_model.bin), which can run any program when it is "
-                    "read and is refused | " CONVERT_HINT, folder);
-    }
+    TRY(pickle_refuse(folder));
     return FAIL(ERR_DATA, "%s: neither a checkpoint (" MANIFEST_NAME "), nor a run with checkpoints, nor a model ("
                 MODEL_NAME ") | check the path", folder);
 }
@@ -210,6 +199,7 @@ void ckpt_close(struct ckpt *c)
         return;
     }
     manifest_release(&c->manifest);
+    buf_release(&c->notes);
     free(c->folder);
     free(c);
 }
@@ -234,6 +224,28 @@ uint64_t ckpt_state_hash(const struct ckpt *c)
     return c->has_manifest ? c->manifest.state_hash : 0;
 }
 
+void ckpt_drop_padding(struct ckpt *c)
+{
+    c->drop_padding = true;
+}
+
+const char *ckpt_notes(const struct ckpt *c)
+{
+    return c->notes.data != NULL ? c->notes.data : "";
+}
+
+enum err ckpt_has_weights(const char *folder, bool *has)
+{
+    char *pickle = NULL;
+    bool single, index;
+    TRY(has_file(folder, MODEL_NAME, &single));
+    TRY(has_file(folder, INDEX_NAME, &index));
+    TRY(pickle_find(folder, &pickle));
+    *has = single || index || pickle != NULL;
+    free(pickle);
+    return OK;
+}
+
 bool ckpt_has_file(const struct ckpt *c, const char *file)
 {
     bool has;
@@ -243,19 +255,22 @@ bool ckpt_has_file(const struct ckpt *c, const char *file)
     return has_file(c->folder, file, &has) == OK && has;
 }
 
-enum err load_tensor_file(const struct ckpt *c, const char *file, struct st_file *out)
+enum err load_tensors(const struct ckpt *c, const char *file, struct st_set *out)
 {
-    *out = (struct st_file){ .fd = -1 };
+    *out = (struct st_set){ 0 };
     const struct manifest_file *listed = c->has_manifest ? manifest_find(&c->manifest, file) : NULL;
     if (!manifest_name_ok(file) || (c->has_manifest && (listed == NULL || !listed->tensor_file))) {
         return FAIL(ERR_DATA, "%s: its manifest lists no tensor file %s", c->folder, file);
     }
+    if (!c->has_manifest && strcmp(file, MODEL_NAME) == 0) {
+        return st_set_open_model(out, c->folder);
+    }
     char *path;
     TRY(file_join(&path, c->folder, file));
-    enum err err = st_open(out, path, !c->has_manifest);
+    enum err err = st_set_open(out, path, !c->has_manifest);
     free(path);
     if (err == OK && listed != NULL) {
-        err = manifest_match(listed, out);
+        err = manifest_match(listed, &out->files[0]);
     }
     return err;
 }

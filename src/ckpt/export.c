@@ -13,10 +13,9 @@
 #include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "ckpt/manifest.h"
+#include "ckpt/st_set.h"
 
 #define BLOCK_ELEMENTS ((size_t)1 << 18) /* narrowed at once: 512 KiB */
-#define INDEX_NAME MODEL_NAME ".index.json"
 
 struct export {
     char *folder, *temp;

@@ -3,7 +3,7 @@
  * FOLDER.tmp, fsynced, and renamed when it is complete: FOLDER exists whole or not at all. Not collective.
  *
  *   export_open(&e, &plan);
- *   while (export_next(e, &number)) { for each block of tensor `number`: export_add(e, values, count); }
+ *   while (export_next(e, &number)) { for each block of the tensor: export_add(e, values, count); }
  *   export_text(e, "config.json", text, bytes);
  *   export_finish(e);
  *   export_close(e);   always, also after an error: it removes what is not finished */
@@ -36,7 +36,8 @@ MUST_USE enum err export_open(struct export **out, const struct export_plan *pla
  * reference implementation orders them: wider types first, then by name. */
 bool export_next(const struct export *e, size_t *number);
 /* The next `count` elements of that tensor, in row-major order. Each is rounded once, to nearest with ties to even,
- * denormals kept. A finite value that its dtype cannot hold (above 65504 in float16) is ERR_DATA with name and place. */
+ * denormals kept. A finite value that its dtype cannot hold (above 65504 in float16) is ERR_DATA with name and
+ * place. */
 MUST_USE enum err export_add(struct export *e, const float *values, size_t count);
 /* Another file of the folder. */
 MUST_USE enum err export_text(struct export *e, const char *name, const void *bytes, size_t count);

@@ -6,7 +6,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "ckpt/ckpt_open.h"
+#include "ckpt/export.h"
 #include "ckpt/steps.h"
+
+#define CONFIG_BYTES_MAX ((size_t)16 << 20)
 
 /* ---- verify ---- */
 
@@ -20,6 +23,50 @@ static void say_verified(const char *path, const struct manifest *m, const struc
     }
 }
 
+/* Warn when config.json states another type than tensors have: a tool that believes it rounds, or doubles the size. */
+static enum err compare_dtype(const struct ckpt *c, const struct st_set *set)
+{
+    if (!ckpt_has_file(c, "config.json")) {
+        return OK;
+    }
+    char *path;
+    json_t *root = NULL;
+    TRY(file_join(&path, c->folder, "config.json"));
+    enum err err = json_read_file(&root, path, CONFIG_BYTES_MAX);
+    const json_t *value = json_object_get(root, "dtype");
+    const char *text = json_string_value(value != NULL ? value : json_object_get(root, "torch_dtype"));
+    const struct st_dtype *stated = text != NULL ? export_dtype(text) : NULL;
+    const struct st_tensor *first = NULL;
+    size_t others = 0;
+    for (size_t i = 0; stated != NULL && i < set->count; i++) {
+        bool differs = set->list[i].tensor->dtype != stated;
+        first = differs && first == NULL ? set->list[i].tensor : first;
+        others += differs;
+    }
+    if (first != NULL) {
+        log_warning("%s says %s, %zu of %zu tensors are not: %s is %s", path, text, others, set->count, first->name,
+                    first->dtype->name);
+    }
+    json_decref(root);
+    free(path);
+    return err;
+}
+
+/* A model from elsewhere, scanned. */
+static void say_foreign(const struct st_set *set, bool quiet)
+{
+    uint64_t not_finite = 0;
+    for (size_t i = 0; i < set->count; i++) {
+        not_finite += set->list[i].tensor->not_finite;
+    }
+    if (!quiet) {
+        log_note("%s: %zu tensors, every rule is kept; no manifest, so no hash to compare with", set->path, set->count);
+    }
+    if (not_finite > 0) {
+        log_warning("%s: %" PRIu64 " values are NaN or infinite", set->path, not_finite);
+    }
+}
+
 static enum err verify_opened(const struct ckpt *c, bool quiet)
 {
     if (c->has_manifest) {
@@ -30,23 +77,17 @@ static enum err verify_opened(const struct ckpt *c, bool quiet)
         }
         return OK;
     }
-    struct st_file f;
-    enum err err = load_tensor_file(c, MODEL_NAME, &f);
-    uint64_t not_finite = 0;
+    struct st_set set;
+    TRY(load_tensors(c, MODEL_NAME, &set));
+    enum err err = OK;
+    for (size_t i = 0; err == OK && i < set.files_count; i++) {
+        err = st_scan(&set.files[i]);
+    }
     if (err == OK) {
-        err = st_scan(&f);
+        say_foreign(&set, quiet);
+        err = compare_dtype(c, &set);
     }
-    for (size_t i = 0; err == OK && i < f.count; i++) {
-        not_finite += f.tensors[i].not_finite;
-    }
-    if (err == OK && !quiet) {
-        log_note("%s: %zu tensors, the header keeps every rule; no manifest, so no hash to compare with", f.path,
-                 f.count);
-    }
-    if (err == OK && not_finite > 0) {
-        log_warning("%s: %" PRIu64 " values are NaN or infinite", f.path, not_finite);
-    }
-    st_close(&f);
+    st_set_close(&set);
     return err;
 }
 
@@ -94,24 +135,33 @@ out:
 
 /* ---- show ---- */
 
-static enum err show_file(const struct ckpt *c, const char *name, struct buf *out)
+/* One file of a set. listed: its entry in the manifest, or NULL. */
+static enum err show_one(const struct st_file *f, const char *name, const struct manifest_file *listed, struct buf *out)
 {
-    struct st_file f;
-    enum err err;
     uint64_t elements = 0;
     char bytes[32], shape[192];
-    TRY_OUT(load_tensor_file(c, name, &f));
-    const struct manifest_file *listed = c->has_manifest ? manifest_find(&c->manifest, name) : NULL;
-    TRY_OUT(buf_printf(out, "%s\n", name));
-    for (size_t i = 0; i < f.count; i++) {
-        const struct st_tensor *t = &f.tensors[i];
-        TRY_OUT(buf_printf(out, "  %-50s %-18s %-5s %s\n", t->name, st_shape_text(t->rank, t->shape, shape),
-                           t->dtype->name, listed != NULL ? listed->tensors[i].hash : "-"));
+    TRY(buf_printf(out, "%s\n", name));
+    for (size_t i = 0; i < f->count; i++) {
+        const struct st_tensor *t = &f->tensors[i];
+        TRY(buf_printf(out, "  %-50s %-18s %-5s %s\n", t->name, st_shape_text(t->rank, t->shape, shape),
+                       t->dtype->name, listed != NULL ? listed->tensors[i].hash : "-"));
         elements += t->elements;
     }
-    TRY_OUT(buf_printf(out, "  %zu tensors, %" PRIu64 " elements, %s\n", f.count, elements, log_bytes(f.bytes, bytes)));
-out:
-    st_close(&f);
+    return buf_printf(out, "  %zu tensors, %" PRIu64 " elements, %s\n", f->count, elements,
+                      log_bytes(f->bytes, bytes));
+}
+
+static enum err show_file(const struct ckpt *c, const char *name, struct buf *out)
+{
+    struct st_set set;
+    TRY(load_tensors(c, name, &set));
+    const struct manifest_file *listed = c->has_manifest ? manifest_find(&c->manifest, name) : NULL;
+    enum err err = OK;
+    for (size_t i = 0; i < set.files_count && err == OK; i++) {
+        const char *slash = strrchr(set.files[i].path, '/');
+        err = show_one(&set.files[i], slash != NULL ? slash + 1 : set.files[i].path, listed, out);
+    }
+    st_set_close(&set);
     return err;
 }
 
@@ -150,15 +200,19 @@ enum err ckpt_show(const char *path, struct buf *out)
 enum err ckpt_compute_hash(const char *path, uint64_t *hash)
 {
     struct ckpt *c;
-    struct st_file f;
+    struct st_set set = { 0 };
     *hash = 0;
     TRY(ckpt_open(&c, path));
     enum err err;
-    TRY_OUT(load_tensor_file(c, MODEL_NAME, &f));
-    TRY_OUT(st_scan(&f));
-    TRY_OUT(manifest_state_hash(&f, hash));
+    TRY_OUT(load_tensors(c, MODEL_NAME, &set));
+    for (size_t i = 0; i < set.files_count; i++) {
+        uint64_t part;
+        TRY_OUT(st_scan(&set.files[i]));
+        TRY_OUT(manifest_state_hash(&set.files[i], &part));
+        *hash += part; /* a sum over tensors, whatever file they are in */
+    }
 out:
-    st_close(&f);
+    st_set_close(&set);
     ckpt_close(c);
     return err;
 }
@@ -193,9 +247,9 @@ static void count_block(struct difference *d, uint64_t first, const struct diff_
     }
 }
 
-static enum err diff_values(const struct st_file *fa, const struct st_tensor *a, const struct st_file *fb,
-                            const struct st_tensor *b, struct difference *d)
+static enum err diff_values(const struct st_place *pa, const struct st_place *pb, struct difference *d)
 {
+    const struct st_tensor *a = pa->tensor, *b = pb->tensor;
     void *block;
     *d = (struct difference){ 0 };
     TRY(mem_alloc(&block, 1, sizeof(struct diff_blocks)));
@@ -204,8 +258,8 @@ static enum err diff_values(const struct st_file *fa, const struct st_tensor *a,
     size_t step = ST_BLOCK_BYTES / 4;
     for (uint64_t at = 0; at < a->elements; at += step) {
         size_t count = a->elements - at < step ? (size_t)(a->elements - at) : step;
-        TRY_OUT(st_floats(fa, a, at, count, k->raw, k->a));
-        TRY_OUT(st_floats(fb, b, at, count, k->raw, k->b));
+        TRY_OUT(st_floats(pa->file, a, at, count, k->raw, k->a));
+        TRY_OUT(st_floats(pb->file, b, at, count, k->raw, k->b));
         count_block(d, at, k, count);
     }
 out:
@@ -224,16 +278,17 @@ static const char *place_text(const struct st_tensor *t, uint64_t element, char 
     return st_shape_text(t->rank, place, out);
 }
 
-static enum err diff_tensor(const struct st_file *fa, const struct st_file *fb, const char *name, struct buf *out,
+static enum err diff_tensor(const struct st_set *left, const struct st_set *right, const char *name, struct buf *out,
                             struct ckpt_diff *sum)
 {
-    const struct st_tensor *a = st_find(fa, name), *b = st_find(fb, name);
+    const struct st_place *pa = st_set_find(left, name), *pb = st_set_find(right, name);
     char sa[192], sb[192];
     sum->tensors++;
     sum->different++;
-    if (a == NULL || b == NULL) {
-        return buf_printf(out, "%-50s only in %s\n", name, a != NULL ? fa->path : fb->path);
+    if (pa == NULL || pb == NULL) {
+        return buf_printf(out, "%-50s only in %s\n", name, pa != NULL ? left->path : right->path);
     }
+    const struct st_tensor *a = pa->tensor, *b = pb->tensor;
     st_shape_text(a->rank, a->shape, sa);
     st_shape_text(b->rank, b->shape, sb);
     if (strcmp(sa, sb) != 0) {
@@ -243,7 +298,7 @@ static enum err diff_tensor(const struct st_file *fa, const struct st_file *fb, 
         return buf_printf(out, "%-50s not compared: dtypes %s and %s\n", name, a->dtype->name, b->dtype->name);
     }
     struct difference d;
-    TRY(diff_values(fa, a, fb, b, &d));
+    TRY(diff_values(pa, pb, &d));
     if (d.elements == 0) {
         sum->different--;
         return buf_printf(out, "%-50s equal\n", name);
@@ -254,12 +309,12 @@ static enum err diff_tensor(const struct st_file *fa, const struct st_file *fb, 
 }
 
 /* The names of both files, each once, in order of name. */
-static enum err diff_files(const struct st_file *fa, const struct st_file *fb, struct buf *out, struct ckpt_diff *sum)
+static enum err diff_files(const struct st_set *fa, const struct st_set *fb, struct buf *out, struct ckpt_diff *sum)
 {
     size_t i = 0, j = 0;
     while (i < fa->count || j < fb->count) {
-        const char *a = i < fa->count ? fa->tensors[fa->by_name[i]].name : NULL;
-        const char *b = j < fb->count ? fb->tensors[fb->by_name[j]].name : NULL;
+        const char *a = i < fa->count ? fa->list[i].tensor->name : NULL;
+        const char *b = j < fb->count ? fb->list[j].tensor->name : NULL;
         int c = a == NULL ? 1 : b == NULL ? -1 : strcmp(a, b);
         TRY(diff_tensor(fa, fb, c <= 0 ? a : b, out, sum));
         i += c <= 0;
@@ -271,14 +326,14 @@ static enum err diff_files(const struct st_file *fa, const struct st_file *fb, s
 static enum err diff_named(const struct ckpt *a, const struct ckpt *b, const char *name, struct buf *out,
                            struct ckpt_diff *sum)
 {
-    struct st_file fa = { .fd = -1 }, fb = { .fd = -1 };
+    struct st_set fa = { 0 }, fb = { 0 };
     enum err err;
-    TRY_OUT(load_tensor_file(a, name, &fa));
-    TRY_OUT(load_tensor_file(b, name, &fb));
+    TRY_OUT(load_tensors(a, name, &fa));
+    TRY_OUT(load_tensors(b, name, &fb));
     TRY_OUT(diff_files(&fa, &fb, out, sum));
 out:
-    st_close(&fa);
-    st_close(&fb);
+    st_set_close(&fa);
+    st_set_close(&fb);
     return err;
 }
 

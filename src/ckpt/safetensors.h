@@ -54,6 +54,8 @@ const char *st_shape_text(uint32_t rank, const uint64_t *shape, char out[192]);
 
 /* Open and read the header. links: whether `path` may be a symbolic link (models of others, never checkpoints). */
 MUST_USE enum err st_open(struct st_file *f, const char *path, bool links);
+/* The same for the regular file `name` of an open folder, never through a link; `path` is for messages. */
+MUST_USE enum err st_open_at(struct st_file *f, int folder, const char *name, const char *path);
 /* Parse f->header (decoding in place) for a file of f->bytes bytes: fills tensors and by_name. */
 MUST_USE enum err st_parse(struct st_file *f);
 void st_close(struct st_file *f); /* safe on a zeroed struct with fd -1 */

@@ -73,15 +73,16 @@ static enum err read_header(struct st_file *f)
     return OK;
 }
 
-enum err st_open(struct st_file *f, const char *path, bool links)
+static enum err open_in(struct st_file *f, int folder, const char *name, const char *path, bool links)
 {
     *f = (struct st_file){ .fd = -1 };
     enum err err;
     struct stat st;
     TRY_OUT(mem_copy_string(&f->path, path, strlen(path)));
-    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links ? 0 : O_NOFOLLOW));
+    f->fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links ? 0 : O_NOFOLLOW));
     if (f->fd < 0) {
-        err = errno == ELOOP ? FAIL(ERR_DATA, "%s: a symbolic link, a file was expected", path)
+        err = errno == ELOOP ? FAIL(ERR_DATA, "%s: a symbolic link, a file was expected | copy the folder with its "
+                                    "files in place of the links: cp -rL", path)
                              : FAIL(ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
         goto out;
     }
@@ -97,6 +98,16 @@ out:
         st_close(f);
     }
     return err;
+}
+
+enum err st_open(struct st_file *f, const char *path, bool links)
+{
+    return open_in(f, AT_FDCWD, path, path, links);
+}
+
+enum err st_open_at(struct st_file *f, int folder, const char *name, const char *path)
+{
+    return open_in(f, folder, name, path, false);
 }
 
 struct st_tensor *st_find(const struct st_file *f, const char *name)

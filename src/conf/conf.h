@@ -58,6 +58,7 @@ struct conf {
     char *resume_from_checkpoint; /* NULL, "latest", or a checkpoint folder */
     bool report_tensorboard;
     bool overwrite_output_dir;
+    bool drop_vocab_padding; /* of the tables of model_path, rows behind vocab_size are left out */
     uint64_t profile;     /* step whose trace is written; 0: none */
     bool gradient_hashes; /* each rank records a checksum of its gradients */
     /* execution: changes no bit */

@@ -26,6 +26,12 @@ const struct conf_key conf_keys[] = {
       .help = "Folder or file of the tokenizer; copied into checkpoints and used to check vocabulary and data. null: "
               "none.",
       .aliases = "tokenizer_model" },
+    { .name = "drop_vocab_padding",
+      .type = KEY_FLAG,
+      .offset = offsetof(struct conf, drop_vocab_padding),
+      .fallback = "false",
+      .help = "Where the embedding or head of the model folder has more rows than vocab_size, take the first and name "
+              "the others, which are padding. Otherwise such a table is an error." },
 
     { .name = "data_path",
       .type = KEY_PATH,

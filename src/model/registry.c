@@ -121,6 +121,7 @@ static void add_param(struct registry *r, const struct model_conf *c, const stru
     p->elements = p->shape[0] * p->shape[1];
     p->init = row->init;
     p->split = row->split;
+    p->slot = row->slot;
     p->decay = p->rank == 2;
     r->count++;
     r->elements += p->elements;
@@ -142,6 +143,16 @@ static struct order_range layer_rows(const struct family_table *t)
 static bool has_row(const struct model_conf *c, const struct param_row *row)
 {
     return row->slot != SLOT_HEAD || !c->tied;
+}
+
+/* Files of a tied model may hold the head too. */
+static void name_head(struct registry *r, const struct model_conf *c, const struct family_table *t)
+{
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (t->rows[i].slot == SLOT_HEAD && c->tied) {
+            r->tied_head = t->rows[i].name;
+        }
+    }
 }
 
 static void list_params(struct registry *r, const struct model_conf *c, const struct family_table *t)
@@ -328,6 +339,7 @@ enum err registry_init(struct registry *r, const struct model_conf *c, const str
         return err;
     }
     list_params(r, c, t);
+    name_head(r, c, t);
     list_shards(&(struct builder){ r, c, t, share });
     return OK;
 }

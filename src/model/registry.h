@@ -71,6 +71,7 @@ struct param {
     uint64_t elements; /* shape[0] * shape[1] */
     enum init_rule init;
     enum split_rule split;
+    enum slot slot; /* the first of them for a tensor that fills several */
     bool decay; /* weight decay applies: tensors of two dimensions */
 };
 
@@ -107,6 +108,7 @@ struct registry {
     struct param *list;
     uint32_t count;
     uint64_t elements; /* logical parameters */
+    const char *tied_head; /* the head's name in files, of a model that takes the embedding for it; else NULL */
     struct shard *shards;
     uint32_t shard_count;
     struct bucket *buckets;

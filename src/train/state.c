@@ -177,6 +177,7 @@ enum err state_read_weights(struct ckpt *c, const struct registry *r, const stru
     enum err err = views_init(&weights, r, 1);
     if (err == OK) {
         views_add(&weights, r, "", kept, NULL, NULL);
+        views_add_tied_head(&weights, r);
         err = ckpt_read(c, "model.safetensors", weights.list, weights.count);
     }
     views_release(&weights);
@@ -187,6 +188,7 @@ enum err trainer_read_weights(struct trainer *t, struct ckpt *c)
 {
     struct tensor_files f;
     TRY(files_init(&f, &t->holdings, false));
+    views_add_tied_head(&f.weights, t->holdings.reg);
     enum err err = ckpt_read(c, "model.safetensors", f.weights.list, f.weights.count);
     files_release(&f);
     return err;

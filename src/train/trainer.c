@@ -2,16 +2,14 @@
  * lay out all memory, then weights - so that every mistake is reported before anything big is allocated or written. */
 #include "train/trainer.h"
 
+#include <inttypes.h>
 #include <unistd.h>
 
-#include "base/file.h"
 #include "part/order.h"
 #include "train/optimizer.h"
 #include "train/output.h"
 #include "train/profiler.h"
 #include "train/same.h"
-
-#define MODEL_WEIGHTS "model.safetensors"
 
 _Static_assert(ORDER_VOCAB_MULTIPLE % ORDER_SEGMENTS_MAX == 0, "every tp_grain divides the padded vocabulary");
 
@@ -223,15 +221,29 @@ static enum err open_model(struct trainer *t)
 
 /* ---- weights ---- */
 
+/* What was left out of the weights, and how many there are. */
+static void say_weights(const struct trainer *t, const struct ckpt *c, const char *folder)
+{
+    const struct registry *r = model_registry(t->model);
+    for (const char *line = ckpt_notes(c), *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        log_note("%s: %.*s", folder, (int)(end - line), line);
+    }
+    log_note("weights from %s: %" PRIu32 " tensors, %" PRIu64 " parameters, none missing, none unused", folder,
+             r->count, r->elements);
+}
+
 static enum err load_weights(struct trainer *t, const char *folder)
 {
     struct ckpt *c;
     TRY(ckpt_open(&c, folder));
-    enum err err = trainer_read_weights(t, c);
-    ckpt_close(c);
-    if (err == OK && t->leads) {
-        log_note("weights from %s", folder);
+    if (t->conf->drop_vocab_padding) {
+        ckpt_drop_padding(c);
     }
+    enum err err = trainer_read_weights(t, c);
+    if (err == OK && t->leads) {
+        say_weights(t, c, folder);
+    }
+    ckpt_close(c);
     return err;
 }
 
@@ -253,19 +265,16 @@ static enum err start_weights(struct trainer *t, bool *fresh)
     if (t->start != NULL) {
         return trainer_resume(t, t->start);
     }
-    char *weights = NULL;
+    bool has = false;
     if (c->model_path != NULL) {
-        TRY(file_join(&weights, c->model_path, MODEL_WEIGHTS));
+        TRY(ckpt_has_weights(c->model_path, &has));
     }
-    enum err err = OK;
-    if (weights != NULL && file_exists(weights)) {
-        err = load_weights(t, c->model_path);
-    } else {
-        *fresh = true;
-        fresh_weights(t);
+    if (has) {
+        return load_weights(t, c->model_path);
     }
-    free(weights);
-    return err;
+    *fresh = true;
+    fresh_weights(t);
+    return OK;
 }
 
 /* The state hash of what was started with; what ranks hold twice is compared. */

@@ -8,7 +8,7 @@ enum err views_init(struct views *v, const struct registry *r, size_t prefixes)
 {
     void *mem;
     *v = (struct views){ 0 };
-    TRY(mem_alloc(&mem, prefixes * r->count, sizeof(struct ckpt_tensor)));
+    TRY(mem_alloc(&mem, prefixes * r->count + 1, sizeof(struct ckpt_tensor)));
     v->list = mem;
     TRY(mem_alloc(&mem, prefixes * r->shard_count, sizeof(struct ckpt_box)));
     v->boxes = mem;
@@ -56,8 +56,21 @@ void views_add(struct views *v, const struct registry *r, const char *prefix, co
         snprintf(name, VIEW_NAME_BYTES, "%s%s", prefix, p->name);
         v->list[v->count++] = (struct ckpt_tensor){
             .name = name, .rank = p->rank, .shape = { p->shape[0], p->rank == 2 ? p->shape[1] : 0 }, .boxes = boxes,
-            .boxes_count = n,
+            .boxes_count = n, .by_id = p->slot == SLOT_EMBED || p->slot == SLOT_HEAD,
         };
         v->boxes_count += n;
+    }
+}
+
+void views_add_tied_head(struct views *v, const struct registry *r)
+{
+    for (uint32_t i = 0; i < r->count && r->tied_head != NULL; i++) {
+        const struct param *p = &r->list[i];
+        if (p->slot == SLOT_EMBED) {
+            v->list[v->count++] = (struct ckpt_tensor){
+                .name = r->tied_head, .rank = p->rank, .shape = { p->shape[0], p->shape[1] }, .optional = true,
+                .same_as = p->name, .by_id = true,
+            };
+        }
     }
 }

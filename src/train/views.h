@@ -18,7 +18,10 @@ struct views {
     size_t count, boxes_count;
 };
 
-/* Room for `prefixes` times all tensors of the registry. views_release frees it in any case. */
+/* Add the head that a file of a tied model may hold beside the embedding, with the same values; else nothing. For
+ * reading only. */
+void views_add_tied_head(struct views *v, const struct registry *r);
+/* Room for `prefixes` times all tensors of the registry and one more. views_release frees it in any case. */
 MUST_USE enum err views_init(struct views *v, const struct registry *r, size_t prefixes);
 void views_release(struct views *v);
 /* Add all tensors, their names behind `prefix`, and the boxes that kept[bucket] holds. Of shards that `counts` (NULL:

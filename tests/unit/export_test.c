@@ -107,8 +107,9 @@ static void shards_are_filled_in_the_order_of_the_plan(void **state)
     char path[200];
     snprintf(path, sizeof(path), "%s/model.safetensors.index.json", folder);
     assert_ok(file_read(path, 10000, &text));
-    assert_string_equal(text.data, "{\n  \"metadata\": {\n    \"total_parameters\": 43,\n    \"total_size\": 148\n  },\n"
-                                   "  \"weight_map\": {\n    \"a\": \"model-00001-of-00002.safetensors\",\n"
+    assert_string_equal(text.data, "{\n  \"metadata\": {\n    \"total_parameters\": 43,\n"
+                                   "    \"total_size\": 148\n  },\n  \"weight_map\": {\n"
+                                   "    \"a\": \"model-00001-of-00002.safetensors\",\n"
                                    "    \"b\": \"model-00001-of-00002.safetensors\",\n"
                                    "    \"c\": \"model-00001-of-00002.safetensors\",\n"
                                    "    \"none\": \"model-00001-of-00002.safetensors\",\n"
@@ -122,7 +123,8 @@ static void shards_are_filled_in_the_order_of_the_plan(void **state)
 static void one_file_has_wide_types_first_and_then_names(void **state)
 {
     (void)state;
-    const struct st_tensor list[] = { tensor("a", "F16", 2, 2), tensor("c", "F32", 1, 2), tensor("b", "F32", 3, 1) };
+    const struct st_tensor list[] = { tensor("a", "F16", 2, 2), tensor("c", "F32", 1, 2),
+                                      tensor("b", "F32", 3, 1) };
     const struct export_plan plan = { folder, list, 3, 0 };
     assert_ok(write_model(&plan));
     struct st_file f;
@@ -211,7 +213,8 @@ static void sizes_are_read(void **state)
     (void)state;
     static const struct { const char *text; uint64_t bytes; } good[] = {
         { "5GB", 5000000000 }, { "500MiB", 524288000 }, { "4096", 4096 }, { "1B", 1 }, { "2TB", 2000000000000 } };
-    static const char *const bad[] = { "", "GB", "0", "-1", "1.5GB", "5 GB", "5gb", "99999999999999999999", "99999999TB" };
+    static const char *const bad[] = { "", "GB", "0", "-1", "1.5GB", "5 GB", "5gb",
+                                       "99999999999999999999", "99999999TB" };
     uint64_t bytes;
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         assert_ok(export_size("max_shard_size", good[i].text, &bytes));
