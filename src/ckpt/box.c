@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
 
-uint64_t ckpt_row_length(const struct ckpt_tensor *t)
+static uint64_t below_first(const struct ckpt_tensor *t)
 {
     uint64_t length = 1;
     for (uint32_t d = 1; d < t->rank; d++) {
@@ -15,10 +15,21 @@ uint64_t ckpt_row_length(const struct ckpt_tensor *t)
     return length;
 }
 
+uint64_t ckpt_row_length(const struct ckpt_tensor *t)
+{
+    return t->row_length > 0 ? t->row_length : below_first(t);
+}
+
+uint64_t ckpt_rows(const struct ckpt_tensor *t)
+{
+    uint64_t length = ckpt_row_length(t);
+    return length > 0 ? mem_mul(t->shape[0], below_first(t)) / length : t->shape[0];
+}
+
 struct ckpt_box ckpt_box_whole(const struct ckpt_tensor *t, float *data)
 {
-    uint64_t cols = ckpt_row_length(t), elements = mem_mul(t->shape[0], cols);
-    return (struct ckpt_box){ .rows = t->shape[0], .cols = cols, .end = elements, .data = data };
+    uint64_t rows = ckpt_rows(t), cols = ckpt_row_length(t);
+    return (struct ckpt_box){ .rows = rows, .cols = cols, .end = mem_mul(rows, cols), .data = data };
 }
 
 /* Going through the runs of a box that lie in elements [first, end) of the tensor. */

@@ -8,9 +8,9 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-/* A piece of a tensor that this rank holds. The tensor is seen as [shape[0]] x [product of the rest]; the piece is the
- * elements [begin, end), in row-major order inside the box, of rows [row0, row0 + rows) and columns [col0, col0 +
- * cols). */
+/* A piece of a tensor that this rank holds. The tensor is seen as a matrix with rows of ckpt_row_length elements; the
+ * piece is the elements [begin, end), in row-major order inside the box, of rows [row0, row0 + rows) and columns
+ * [col0, col0 + cols). */
 struct ckpt_box {
     uint64_t row0, rows, col0, cols;
     uint64_t begin, end;
@@ -29,6 +29,7 @@ struct ckpt_tensor {
     /* The tensor whose values it must have where a file has both: the embedding of a tied model. NULL: none. */
     const char *same_as;
     bool by_id; /* a row for each id of the vocabulary: padding rows may follow (ckpt_drop_padding) */
+    uint64_t row_length; /* of the matrix as which boxes see the tensor; 0: shape[1] x shape[2] x ... */
 };
 
 struct ckpt_file {
@@ -101,8 +102,9 @@ void ckpt_drop_padding(struct ckpt *c);
 const char *ckpt_notes(const struct ckpt *c);
 /* Whether a model folder has weights, or a pickle that ckpt_open would refuse: fresh weights are not meant then. */
 MUST_USE enum err ckpt_has_weights(const char *folder, bool *has);
-/* Elements of a row of the tensor seen as [shape[0]] x [product of the rest]. */
+/* Elements of a row of the tensor as boxes see it, and how many rows it has then. */
 uint64_t ckpt_row_length(const struct ckpt_tensor *t);
+uint64_t ckpt_rows(const struct ckpt_tensor *t);
 /* The box that is all of the tensor. */
 struct ckpt_box ckpt_box_whole(const struct ckpt_tensor *t, float *data);
 /* Put a piece into the whole tensor `full`, whose rows have row_length elements. */

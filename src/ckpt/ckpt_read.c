@@ -175,7 +175,7 @@ static enum err match_names(struct ckpt *c, const struct st_set *set, const stru
 
 static bool inside(const struct ckpt_box *b, const struct ckpt_tensor *t)
 {
-    uint64_t rows = t->shape[0], cols = ckpt_row_length(t);
+    uint64_t rows = ckpt_rows(t), cols = ckpt_row_length(t);
     return b->row0 <= rows && b->rows <= rows - b->row0 && b->col0 <= cols && b->cols <= cols - b->col0;
 }
 
@@ -192,7 +192,7 @@ static enum err read_one(const struct st_set *set, const struct ckpt_tensor *wan
     }
     const struct st_file *f = place->file;
     struct st_tensor *t = place->tensor;
-    TRY(st_load(f, t, want->boxes, want->boxes_count));
+    TRY(st_load(f, t, want));
     const char *saved = listed != NULL ? listed->tensors[t - f->tensors].hash : t->hash;
     if (strcmp(t->hash, saved) != 0) {
         return FAIL(ERR_DATA, "%s: %.200s (bytes %" PRIu64 " to %" PRIu64 "): hash %s, the manifest says %s | the file "

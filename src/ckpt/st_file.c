@@ -159,12 +159,12 @@ enum err st_floats(const struct st_file *f, const struct st_tensor *t, uint64_t 
 /* Elements of a block whatever they are stored in. */
 #define BLOCK_ELEMENTS (ST_BLOCK_BYTES / sizeof(float))
 
-enum err st_load(const struct st_file *f, struct st_tensor *t, const struct ckpt_box *boxes, size_t count)
+enum err st_load(const struct st_file *f, struct st_tensor *t, const struct ckpt_tensor *want)
 {
     void *mem = NULL;
     struct hash_stream *hash = hash_stream_begin();
     enum err err = hash != NULL ? mem_alloc(&mem, 2, ST_BLOCK_BYTES) : FAIL(ERR_RESOURCE, "out of memory for a hash");
-    uint64_t width = t->dtype->bits / 8, row_length = t->shape[0] > 0 ? t->elements / t->shape[0] : 0;
+    uint64_t width = t->dtype->bits / 8, row_length = ckpt_row_length(want);
     for (uint64_t first = 0; first < t->elements && err == OK; first += BLOCK_ELEMENTS) {
         size_t some = t->elements - first < BLOCK_ELEMENTS ? (size_t)(t->elements - first) : BLOCK_ELEMENTS;
         float *values = mem, *raw = width == sizeof(float) ? values : values + BLOCK_ELEMENTS;
@@ -172,8 +172,8 @@ enum err st_load(const struct st_file *f, struct st_tensor *t, const struct ckpt
         if (err == OK) {
             hash_stream_add(hash, raw, some * width);
         }
-        for (size_t i = 0; i < count && err == OK; i++) {
-            ckpt_box_load(&boxes[i], row_length, first, some, values);
+        for (size_t i = 0; i < want->boxes_count && err == OK; i++) {
+            ckpt_box_load(&want->boxes[i], row_length, first, some, values);
         }
     }
     if (hash != NULL) {

@@ -99,7 +99,7 @@ static json_t *report_json(const struct bench_report *r, const struct conf *c)
 {
     const struct model_conf *m = &c->model;
     json_t *model = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "family",
-                              m->family == FAMILY_GPT2 ? "gpt2" : "llama", "parameters",
+                              model_family_name(m->family), "parameters",
                               (json_int_t)model_conf_parameters(m), "layers", (json_int_t)m->layers, "hidden",
                               (json_int_t)m->hidden, "heads", (json_int_t)m->heads, "kv_heads",
                               (json_int_t)m->kv_heads, "head_dim", (json_int_t)m->head_dim, "ffn", (json_int_t)m->ffn,

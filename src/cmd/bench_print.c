@@ -16,7 +16,7 @@ void bench_print_job(const struct conf *c)
     const struct model_conf *m = &c->model;
     printf("model: %s of %.1f million parameters: %llu layers, hidden %llu, %llu heads (%llu of keys) of %llu, "
            "feed-forward %llu, vocabulary %llu\n",
-           m->family == FAMILY_GPT2 ? "gpt2" : "llama", 1e-6 * (double)model_conf_parameters(m),
+           model_family_name(m->family), 1e-6 * (double)model_conf_parameters(m),
            (unsigned long long)m->layers, (unsigned long long)m->hidden, (unsigned long long)m->heads,
            (unsigned long long)m->kv_heads, (unsigned long long)m->head_dim, (unsigned long long)m->ffn,
            (unsigned long long)m->vocab);

@@ -32,7 +32,8 @@ bool conf_tp_fits(const struct conf *c, uint64_t tp)
 {
     /* A grain that is no power of two has a rule of its own. */
     bool divides = c->tp_grain == 0 || !is_power_of_two(c->tp_grain) || c->tp_grain % tp == 0;
-    return is_power_of_two(tp) && tp <= ORDER_SEGMENTS_MAX && divides;
+    bool whole = c->has_model && c->model.qk_norm == QK_NORM_ALL; /* a norm over all heads of a token */
+    return is_power_of_two(tp) && tp <= ORDER_SEGMENTS_MAX && divides && (tp == 1 || !whole);
 }
 
 /* Model chunks of a stage, were there pp stages; 0: layers do not come out even. */

@@ -109,4 +109,15 @@ MUST_USE enum err model_conf_write(const struct model_conf *m, struct buf *out);
 /* Parameters, counted once when tied. */
 uint64_t model_conf_parameters(const struct model_conf *m);
 
+/* model_type of a family: "llama". */
+const char *model_family_name(enum family family);
+/* What a config.json of a family says that says nothing; sizes are 0. */
+void model_conf_defaults(struct model_conf *m, enum family family);
+/* Fill what follows from layers, hidden, heads and the family, where it is 0: kv_heads, head_dim, ffn, rotary_dim,
+ * attention_scale; and the embeddings' scale. */
+void model_conf_complete(struct model_conf *m);
+/* What a decoder has that Llama or GPT-2 has not, in words: ", window of 4096 in 13 of 26 layers". Nothing for a
+ * plain one. */
+MUST_USE enum err model_conf_special(const struct model_conf *m, struct buf *out);
+
 #endif

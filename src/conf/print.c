@@ -28,10 +28,11 @@ static enum err print_model(const struct conf *c, struct buf *out)
         "%s%s%s, %llu layers, width %llu, %llu heads (%llu key/value) of %llu, MLP %llu, vocabulary %llu, %s, %llu "
         "parameters",
         c->model_path != NULL ? c->model_path : "", c->model_path != NULL ? ": " : "",
-        m->family == FAMILY_GPT2 ? "gpt2" : "llama", (unsigned long long)m->layers, (unsigned long long)m->hidden,
+        model_family_name(m->family), (unsigned long long)m->layers, (unsigned long long)m->hidden,
         (unsigned long long)m->heads, (unsigned long long)m->kv_heads, (unsigned long long)m->head_dim,
         (unsigned long long)m->ffn, (unsigned long long)m->vocab, m->tied ? "tied" : "untied",
         (unsigned long long)model_conf_parameters(m)));
+    TRY(model_conf_special(m, out));
     if (m->embd_dropout == 0 && m->resid_dropout == 0) {
         return OK;
     }
@@ -292,6 +293,79 @@ static void digest_whole(struct digest_text *d, const char *name, uint64_t value
     digest_add(d, name, text);
 }
 
+static void digest_real(struct digest_text *d, const char *name, double value)
+{
+    digest_add(d, name, scalar_write_real(value).text);
+}
+
+static void digest_rope(struct digest_text *d, const char *name, const struct rope_conf *r)
+{
+    digest_whole(d, name, r->kind);
+    digest_real(d, "theta", r->theta);
+    digest_real(d, "factor", r->factor);
+    digest_real(d, "low_freq", r->low_freq);
+    digest_real(d, "high_freq", r->high_freq);
+    digest_real(d, "beta_fast", r->beta_fast);
+    digest_real(d, "beta_slow", r->beta_slow);
+    digest_real(d, "attention_factor", r->attention_factor);
+    digest_whole(d, "original_positions", r->original_positions);
+    digest_whole(d, "truncate", r->truncate);
+    digest_whole(d, "long_factor", hash64(r->long_factor, sizeof(r->long_factor), 0));
+    digest_whole(d, "short_factor", hash64(r->short_factor, sizeof(r->short_factor), 0));
+}
+
+/* What is not as the family has it leaves a trace; the rest is in its name. So a model that could be described before
+ * there were more families has the digest it had then. */
+static void digest_special(struct digest_text *d, const struct model_conf *m)
+{
+    struct model_conf plain;
+    model_conf_defaults(&plain, m->family);
+    plain.hidden = m->hidden;
+    plain.heads = m->heads;
+    plain.head_dim = m->head_dim;
+    model_conf_complete(&plain);
+    const struct { const char *name; uint64_t is, usual; } facts[] = {
+        { "norm", m->norm, plain.norm },
+        { "norms", m->norms, plain.norms },
+        { "gain_offset", m->gain_offset, plain.gain_offset },
+        { "qk_norm", m->qk_norm, plain.qk_norm },
+        { "activation", m->activation, plain.activation },
+        { "gated", m->gated, plain.gated },
+        { "parallel_residual", m->parallel_residual, plain.parallel_residual },
+        { "learned_positions", m->learned_positions, plain.learned_positions },
+        { "qkv_bias", m->qkv_bias, plain.qkv_bias },
+        { "out_bias", m->out_bias, plain.out_bias },
+        { "mlp_bias", m->mlp_bias, plain.mlp_bias },
+        { "rotary_dim", m->rotary_dim, plain.rotary_dim },
+        { "window", m->window, 0 },
+        { "windowed", hash64(m->windowed, sizeof(m->windowed), 0), hash64(plain.windowed, sizeof(plain.windowed), 0) },
+        { "unrotated", hash64(m->unrotated, sizeof(m->unrotated), 0),
+          hash64(plain.unrotated, sizeof(plain.unrotated), 0) },
+    };
+    const struct { const char *name; double is, usual; } numbers[] = {
+        { "attention_scale", m->attention_scale, plain.attention_scale },
+        { "attention_cap", m->attention_cap, plain.attention_cap },
+        { "final_cap", m->final_cap, plain.final_cap },
+        { "embed_scale", m->embed_scale, plain.embed_scale },
+    };
+    for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
+        if (facts[i].is != facts[i].usual) {
+            digest_whole(d, facts[i].name, facts[i].is);
+        }
+    }
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        if (numbers[i].is != numbers[i].usual) {
+            digest_real(d, numbers[i].name, numbers[i].is);
+        }
+    }
+    if (m->rope.kind != ROPE_DEFAULT) {
+        digest_rope(d, "rope", &m->rope);
+    }
+    if (m->has_local_rope) {
+        digest_rope(d, "local_rope", &m->local_rope);
+    }
+}
+
 static void digest_model(struct digest_text *d, const struct model_conf *m)
 {
     digest_whole(d, "family", m->family);
@@ -311,6 +385,7 @@ static void digest_model(struct digest_text *d, const struct model_conf *m)
         digest_add(d, "resid_dropout", scalar_write_real(m->resid_dropout).text);
         digest_add(d, "embd_dropout", scalar_write_real(m->embd_dropout).text);
     }
+    digest_special(d, m);
 }
 
 static void digest_value(struct digest_text *d, const struct conf *c, const struct conf_key *key)

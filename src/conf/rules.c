@@ -50,7 +50,7 @@ static void rule_length(const struct asker *a)
 static void rule_seq_positions(const struct asker *a)
 {
     const struct model_conf *m = &a->c->model;
-    if (a->c->has_model && m->family == FAMILY_GPT2 && a->c->seq_length > m->positions) {
+    if (a->c->has_model && m->learned_positions && a->c->seq_length > m->positions) {
         REPORT(a, "seq_length",
                "seq_length %llu is above the model's n_positions %llu: later positions have no embedding | write "
                "seq_length %llu or less",
@@ -61,7 +61,7 @@ static void rule_seq_positions(const struct asker *a)
 static void rule_seq_rope(const struct asker *a)
 {
     const struct model_conf *m = &a->c->model;
-    if (a->c->has_model && m->family == FAMILY_LLAMA && a->c->seq_length > m->positions) {
+    if (a->c->has_model && !m->learned_positions && a->c->seq_length > m->positions) {
         REPORT(a, "seq_length",
                "seq_length %llu is above the model's max_position_embeddings %llu | raise max_position_embeddings, so "
                "that others load the trained model with the right length",

@@ -108,6 +108,9 @@ static void rule_tp(const struct asker *a)
     }
     if (c->tp > ORDER_SEGMENTS_MAX || (c->tp & (c->tp - 1)) != 0) {
         REPORT(a, "tp", "tp %llu: expected 1, 2, 4 or 8, the parts a sum is cut into%s", ull(c->tp), h.text);
+    } else if (c->has_model && m->qk_norm == QK_NORM_ALL) {
+        REPORT(a, "tp", "tp %llu: %s norms the queries of all heads together, so heads cannot be divided%s", ull(c->tp),
+               model_family_name(m->family), h.text);
     } else if (rule_given(a, "tp_grain")) {
         REPORT(a, "tp", "tp %llu does not divide tp_grain %llu%s", ull(c->tp), ull(c->tp_grain), h.text);
     } else {
@@ -416,7 +419,8 @@ const struct rule rules_layout[] = {
     { "world-size", FINDING_ERROR, "world_size", rule_world_size, "world_size is the number of ranks." },
     { "ranks", FINDING_ERROR, "tp pp cp dp", rule_ranks,
       "The number of ranks is tp x pp x cp x dp, or a multiple of tp x pp x cp where dp is not given." },
-    { "tp", FINDING_ERROR, "tp tp_grain model", rule_tp, "tp is 1, 2, 4 or 8 and divides tp_grain." },
+    { "tp", FINDING_ERROR, "tp tp_grain model", rule_tp,
+      "tp is 1, 2, 4 or 8 and divides tp_grain; 1 for olmo2, whose norm of queries goes over all heads." },
     { "pp", FINDING_ERROR, "pp virtual_pipeline_size pipeline_layers model", rule_pp,
       "Each of the pp x virtual_pipeline_size stages has a layer, unless pipeline_layers gives it none." },
     { "pipeline-layers", FINDING_ERROR, "pp virtual_pipeline_size pipeline_layers model", rule_pipeline_layers,

@@ -1,5 +1,5 @@
-/* Why this exists: a family is data, not code. Each is a table of tensors (name, shape, rule, slot); the decoder in
- * forward.c and backward.c asks for slots only.
+/* Why this exists: a family is data, not code. The tensors of all of them are one table (name, shape, rule, slot, and
+ * which families have it); the decoder in forward.c and backward.c asks for slots only.
  *
  * Tensors are numbered in table order: global tensors that come before the layers, layers in order, then the rest; the
  * number is the same on every rank. A rank's storage is a row of buckets: the embedding, the positions, its layers, the
@@ -9,7 +9,8 @@
 
 #include "base/mem.h"
 
-enum dim { DIM_NONE, DIM_HIDDEN, DIM_FFN, DIM_VOCAB, DIM_POSITIONS, DIM_Q, DIM_KV, DIM_QKV };
+enum dim { DIM_NONE, DIM_HIDDEN, DIM_FFN, DIM_FFN2, DIM_VOCAB, DIM_POSITIONS, DIM_Q, DIM_KV, DIM_HEAD, DIM_QKV,
+           DIM_QKV_HEADS };
 
 struct param_row {
     const char *name; /* %u is the layer */
@@ -17,60 +18,151 @@ struct param_row {
     enum dim rows, cols;
     enum split_rule split;
     enum init_rule init;
+    unsigned families; /* that have it; a row whose slot a model does not need is left out, too (has_slot) */
 };
 
-static const struct param_row gpt2_rows[] = {
-    { "transformer.wte.weight", SLOT_EMBED, DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
-    { "transformer.wpe.weight", SLOT_POSITIONS, DIM_POSITIONS, DIM_HIDDEN, SPLIT_NONE, INIT_NORMAL },
-    { "transformer.h.%u.ln_1.weight", SLOT_NORM1_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES },
-    { "transformer.h.%u.ln_1.bias", SLOT_NORM1_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS },
-    { "transformer.h.%u.attn.c_attn.weight", SLOT_Q, DIM_HIDDEN, DIM_QKV, SPLIT_COLS, INIT_NORMAL },
-    { "transformer.h.%u.attn.c_attn.bias", SLOT_Q_BIAS, DIM_QKV, DIM_NONE, SPLIT_ROWS, INIT_ZEROS },
-    { "transformer.h.%u.attn.c_proj.weight", SLOT_OUT, DIM_Q, DIM_HIDDEN, SPLIT_ROWS, INIT_RESIDUAL },
-    { "transformer.h.%u.attn.c_proj.bias", SLOT_OUT_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS },
-    { "transformer.h.%u.ln_2.weight", SLOT_NORM2_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES },
-    { "transformer.h.%u.ln_2.bias", SLOT_NORM2_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS },
-    { "transformer.h.%u.mlp.c_fc.weight", SLOT_UP, DIM_HIDDEN, DIM_FFN, SPLIT_COLS, INIT_NORMAL },
-    { "transformer.h.%u.mlp.c_fc.bias", SLOT_UP_BIAS, DIM_FFN, DIM_NONE, SPLIT_ROWS, INIT_ZEROS },
-    { "transformer.h.%u.mlp.c_proj.weight", SLOT_DOWN, DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, INIT_RESIDUAL },
-    { "transformer.h.%u.mlp.c_proj.bias", SLOT_DOWN_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS },
-    { "transformer.ln_f.weight", SLOT_FINAL_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES },
-    { "transformer.ln_f.bias", SLOT_FINAL_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS },
-    { "lm_head.weight", SLOT_HEAD, DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
-};
+#define FOR(family) (1u << FAMILY_##family)
+#define GPT2 FOR(GPT2)
+#define NEOX FOR(NEOX)
+#define HF (~(GPT2 | NEOX)) /* named as Llama names them */
+#define ROOT "model.layers.%u."
+#define NEOX_ROOT "gpt_neox.layers.%u."
+#define AFTER (FOR(GEMMA2) | FOR(GEMMA3) | FOR(OLMO2)) /* post_attention_layernorm stands behind attention */
+#define PARTS (HF & ~FOR(PHI3)) /* queries, keys and values are three tensors */
+#define SWIGLU (PARTS & ~FOR(STARCODER2))
 
-static const struct param_row llama_rows[] = {
-    { "model.embed_tokens.weight", SLOT_EMBED, DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
-    { "model.layers.%u.input_layernorm.weight", SLOT_NORM1_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES },
-    { "model.layers.%u.self_attn.q_proj.weight", SLOT_Q, DIM_Q, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
-    { "model.layers.%u.self_attn.k_proj.weight", SLOT_K, DIM_KV, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
-    { "model.layers.%u.self_attn.v_proj.weight", SLOT_V, DIM_KV, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
-    { "model.layers.%u.self_attn.o_proj.weight", SLOT_OUT, DIM_HIDDEN, DIM_Q, SPLIT_COLS, INIT_RESIDUAL },
-    { "model.layers.%u.post_attention_layernorm.weight", SLOT_NORM2_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES },
-    { "model.layers.%u.mlp.gate_proj.weight", SLOT_GATE, DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
-    { "model.layers.%u.mlp.up_proj.weight", SLOT_UP, DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
-    { "model.layers.%u.mlp.down_proj.weight", SLOT_DOWN, DIM_HIDDEN, DIM_FFN, SPLIT_COLS, INIT_RESIDUAL },
-    { "model.norm.weight", SLOT_FINAL_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES },
-    { "lm_head.weight", SLOT_HEAD, DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL },
-};
+static const struct param_row param_rows[] = {
+    { "transformer.wte.weight", SLOT_EMBED, DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, GPT2 },
+    { "model.embed_tokens.weight", SLOT_EMBED, DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, HF },
+    { "gpt_neox.embed_in.weight", SLOT_EMBED, DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, NEOX },
+    { "transformer.wpe.weight", SLOT_POSITIONS, DIM_POSITIONS, DIM_HIDDEN, SPLIT_NONE, INIT_NORMAL, GPT2 },
 
-struct family_table {
-    struct family_desc desc;
-    const struct param_row *rows;
-    uint32_t count;
-};
+    { "transformer.h.%u.ln_1.weight", SLOT_NORM1_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES, GPT2 },
+    { "transformer.h.%u.ln_1.bias", SLOT_NORM1_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, GPT2 },
+    { "transformer.h.%u.attn.c_attn.weight", SLOT_Q, DIM_HIDDEN, DIM_QKV, SPLIT_COLS, INIT_NORMAL, GPT2 },
+    { "transformer.h.%u.attn.c_attn.bias", SLOT_Q_BIAS, DIM_QKV, DIM_NONE, SPLIT_ROWS, INIT_ZEROS, GPT2 },
+    { "transformer.h.%u.attn.c_proj.weight", SLOT_OUT, DIM_Q, DIM_HIDDEN, SPLIT_ROWS, INIT_RESIDUAL, GPT2 },
+    { "transformer.h.%u.attn.c_proj.bias", SLOT_OUT_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, GPT2 },
+    { "transformer.h.%u.ln_2.weight", SLOT_NORM2_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES, GPT2 },
+    { "transformer.h.%u.ln_2.bias", SLOT_NORM2_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, GPT2 },
+    { "transformer.h.%u.mlp.c_fc.weight", SLOT_UP, DIM_HIDDEN, DIM_FFN, SPLIT_COLS, INIT_NORMAL, GPT2 },
+    { "transformer.h.%u.mlp.c_fc.bias", SLOT_UP_BIAS, DIM_FFN, DIM_NONE, SPLIT_ROWS, INIT_ZEROS, GPT2 },
+    { "transformer.h.%u.mlp.c_proj.weight", SLOT_DOWN, DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, INIT_RESIDUAL, GPT2 },
+    { "transformer.h.%u.mlp.c_proj.bias", SLOT_DOWN_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, GPT2 },
 
-#define ROWS(table) (table), (uint32_t)(sizeof(table) / sizeof((table)[0]))
-static const struct family_table families[] = {
-    [FAMILY_GPT2] = { { .layer_norm = true, .learned_positions = true, .gated = false, .in_out = true },
-                      ROWS(gpt2_rows) },
-    [FAMILY_LLAMA] = { { .layer_norm = false, .learned_positions = false, .gated = true, .in_out = false },
-                       ROWS(llama_rows) },
+    { ROOT "input_layernorm.weight", SLOT_NORM1_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES, HF },
+    { ROOT "input_layernorm.bias", SLOT_NORM1_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, HF },
+    { ROOT "self_attn.q_proj.weight", SLOT_Q, DIM_Q, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, PARTS },
+    { ROOT "self_attn.q_proj.bias", SLOT_Q_BIAS, DIM_Q, DIM_NONE, SPLIT_ROWS, INIT_ZEROS, PARTS },
+    { ROOT "self_attn.k_proj.weight", SLOT_K, DIM_KV, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, PARTS },
+    { ROOT "self_attn.k_proj.bias", SLOT_K_BIAS, DIM_KV, DIM_NONE, SPLIT_ROWS, INIT_ZEROS, PARTS },
+    { ROOT "self_attn.v_proj.weight", SLOT_V, DIM_KV, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, PARTS },
+    { ROOT "self_attn.v_proj.bias", SLOT_V_BIAS, DIM_KV, DIM_NONE, SPLIT_ROWS, INIT_ZEROS, PARTS },
+    { ROOT "self_attn.qkv_proj.weight", SLOT_Q, DIM_QKV, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, FOR(PHI3) },
+    /* of each head, so every rank has it; and of all heads of a token, divided as they are */
+    { ROOT "self_attn.q_norm.weight", SLOT_Q_GAIN, DIM_HEAD, DIM_NONE, SPLIT_NONE, INIT_ONES, HF & ~FOR(OLMO2) },
+    { ROOT "self_attn.k_norm.weight", SLOT_K_GAIN, DIM_HEAD, DIM_NONE, SPLIT_NONE, INIT_ONES, HF & ~FOR(OLMO2) },
+    { ROOT "self_attn.q_norm.weight", SLOT_Q_GAIN, DIM_Q, DIM_NONE, SPLIT_ROWS, INIT_ONES, FOR(OLMO2) },
+    { ROOT "self_attn.k_norm.weight", SLOT_K_GAIN, DIM_KV, DIM_NONE, SPLIT_ROWS, INIT_ONES, FOR(OLMO2) },
+    { ROOT "self_attn.o_proj.weight", SLOT_OUT, DIM_HIDDEN, DIM_Q, SPLIT_COLS, INIT_RESIDUAL, HF },
+    { ROOT "self_attn.o_proj.bias", SLOT_OUT_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, HF },
+    { ROOT "post_attention_layernorm.weight", SLOT_AFTER1_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES, AFTER },
+    { ROOT "post_attention_layernorm.weight", SLOT_NORM2_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES,
+      HF & ~AFTER },
+    { ROOT "post_attention_layernorm.bias", SLOT_NORM2_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS,
+      HF & ~AFTER },
+    { ROOT "pre_feedforward_layernorm.weight", SLOT_NORM2_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES, AFTER },
+    { ROOT "mlp.gate_up_proj.weight", SLOT_GATE, DIM_FFN2, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, FOR(PHI3) },
+    { ROOT "mlp.gate_proj.weight", SLOT_GATE, DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, SWIGLU },
+    { ROOT "mlp.gate_proj.bias", SLOT_GATE_BIAS, DIM_FFN, DIM_NONE, SPLIT_ROWS, INIT_ZEROS, SWIGLU },
+    { ROOT "mlp.up_proj.weight", SLOT_UP, DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, SWIGLU },
+    { ROOT "mlp.up_proj.bias", SLOT_UP_BIAS, DIM_FFN, DIM_NONE, SPLIT_ROWS, INIT_ZEROS, SWIGLU },
+    { ROOT "mlp.down_proj.weight", SLOT_DOWN, DIM_HIDDEN, DIM_FFN, SPLIT_COLS, INIT_RESIDUAL, HF & ~FOR(STARCODER2) },
+    { ROOT "mlp.down_proj.bias", SLOT_DOWN_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, HF & ~FOR(STARCODER2) },
+    { ROOT "mlp.c_fc.weight", SLOT_UP, DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, FOR(STARCODER2) },
+    { ROOT "mlp.c_fc.bias", SLOT_UP_BIAS, DIM_FFN, DIM_NONE, SPLIT_ROWS, INIT_ZEROS, FOR(STARCODER2) },
+    { ROOT "mlp.c_proj.weight", SLOT_DOWN, DIM_HIDDEN, DIM_FFN, SPLIT_COLS, INIT_RESIDUAL, FOR(STARCODER2) },
+    { ROOT "mlp.c_proj.bias", SLOT_DOWN_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, FOR(STARCODER2) },
+    { ROOT "post_feedforward_layernorm.weight", SLOT_AFTER2_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES, AFTER },
+
+    { NEOX_ROOT "input_layernorm.weight", SLOT_NORM1_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES, NEOX },
+    { NEOX_ROOT "input_layernorm.bias", SLOT_NORM1_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, NEOX },
+    { NEOX_ROOT "attention.query_key_value.weight", SLOT_Q, DIM_QKV_HEADS, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, NEOX },
+    { NEOX_ROOT "attention.query_key_value.bias", SLOT_Q_BIAS, DIM_QKV_HEADS, DIM_NONE, SPLIT_ROWS, INIT_ZEROS, NEOX },
+    { NEOX_ROOT "attention.dense.weight", SLOT_OUT, DIM_HIDDEN, DIM_Q, SPLIT_COLS, INIT_RESIDUAL, NEOX },
+    { NEOX_ROOT "attention.dense.bias", SLOT_OUT_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, NEOX },
+    { NEOX_ROOT "post_attention_layernorm.weight", SLOT_NORM2_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES, NEOX },
+    { NEOX_ROOT "post_attention_layernorm.bias", SLOT_NORM2_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, NEOX },
+    { NEOX_ROOT "mlp.dense_h_to_4h.weight", SLOT_UP, DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, NEOX },
+    { NEOX_ROOT "mlp.dense_h_to_4h.bias", SLOT_UP_BIAS, DIM_FFN, DIM_NONE, SPLIT_ROWS, INIT_ZEROS, NEOX },
+    { NEOX_ROOT "mlp.dense_4h_to_h.weight", SLOT_DOWN, DIM_HIDDEN, DIM_FFN, SPLIT_COLS, INIT_RESIDUAL, NEOX },
+    { NEOX_ROOT "mlp.dense_4h_to_h.bias", SLOT_DOWN_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, NEOX },
+
+    { "transformer.ln_f.weight", SLOT_FINAL_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES, GPT2 },
+    { "transformer.ln_f.bias", SLOT_FINAL_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, GPT2 },
+    { "model.norm.weight", SLOT_FINAL_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES, HF },
+    { "model.norm.bias", SLOT_FINAL_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, HF },
+    { "gpt_neox.final_layer_norm.weight", SLOT_FINAL_GAIN, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ONES, NEOX },
+    { "gpt_neox.final_layer_norm.bias", SLOT_FINAL_BIAS, DIM_HIDDEN, DIM_NONE, SPLIT_NONE, INIT_ZEROS, NEOX },
+    { "lm_head.weight", SLOT_HEAD, DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, ~NEOX },
+    { "embed_out.weight", SLOT_HEAD, DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS, INIT_NORMAL, NEOX },
+};
+#define ROWS (sizeof(param_rows) / sizeof(param_rows[0]))
+
+#define RMS_GATED { .gated = true }
+static const struct family_desc descriptions[FAMILY_COUNT] = {
+    [FAMILY_GPT2] = { .layer_norm = true, .learned_positions = true, .in_out = true },
+    [FAMILY_LLAMA] = RMS_GATED, [FAMILY_MISTRAL] = RMS_GATED, [FAMILY_QWEN2] = RMS_GATED, [FAMILY_QWEN3] = RMS_GATED,
+    [FAMILY_GEMMA2] = RMS_GATED, [FAMILY_GEMMA3] = RMS_GATED, [FAMILY_PHI3] = RMS_GATED, [FAMILY_OLMO2] = RMS_GATED,
+    [FAMILY_SMOLLM3] = RMS_GATED, [FAMILY_STARCODER2] = { .layer_norm = true }, [FAMILY_NEOX] = { .layer_norm = true },
 };
 
 const struct family_desc *family_desc(enum family family)
 {
-    return &families[family].desc;
+    return &descriptions[family];
+}
+
+/* Which slots a model has follows from what it is made of. */
+static bool has_slot(const struct model_conf *c, enum slot slot)
+{
+    switch (slot) {
+    case SLOT_HEAD: return !c->tied;
+    case SLOT_POSITIONS: return c->learned_positions;
+    case SLOT_FINAL_BIAS: return c->norm == NORM_LAYER;
+    case SLOT_NORM1_GAIN:
+    case SLOT_NORM2_GAIN: return c->norms != NORMS_AFTER;
+    case SLOT_NORM1_BIAS:
+    case SLOT_NORM2_BIAS: return c->norms != NORMS_AFTER && c->norm == NORM_LAYER;
+    case SLOT_AFTER1_GAIN:
+    case SLOT_AFTER2_GAIN: return c->norms != NORMS_BEFORE;
+    case SLOT_Q_GAIN:
+    case SLOT_K_GAIN: return c->qk_norm != QK_NORM_NONE;
+    case SLOT_Q_BIAS:
+    case SLOT_K_BIAS:
+    case SLOT_V_BIAS: return c->qkv_bias;
+    case SLOT_OUT_BIAS: return c->out_bias;
+    case SLOT_GATE: return c->gated;
+    case SLOT_GATE_BIAS: return c->gated && c->mlp_bias;
+    case SLOT_UP_BIAS:
+    case SLOT_DOWN_BIAS: return c->mlp_bias;
+    default: return true;
+    }
+}
+
+/* The rows of one model. */
+struct family_table {
+    const struct param_row *row[ROWS];
+    uint32_t count;
+};
+
+static void select_rows(struct family_table *t, const struct model_conf *c)
+{
+    t->count = 0;
+    for (size_t i = 0; i < ROWS; i++) {
+        if ((param_rows[i].families >> c->family & 1u) != 0 && has_slot(c, param_rows[i].slot)) {
+            t->row[t->count++] = &param_rows[i];
+        }
+    }
 }
 
 struct share share_all(uint64_t layers)
@@ -93,11 +185,14 @@ static uint64_t dim_size(const struct model_conf *c, enum dim d)
     switch (d) {
     case DIM_HIDDEN: return c->hidden;
     case DIM_FFN: return c->ffn;
+    case DIM_FFN2: return 2 * c->ffn;
     case DIM_VOCAB: return c->vocab;
     case DIM_POSITIONS: return c->positions;
     case DIM_Q: return c->heads * c->head_dim;
     case DIM_KV: return c->kv_heads * c->head_dim;
-    case DIM_QKV: return (c->heads + 2 * c->kv_heads) * c->head_dim;
+    case DIM_HEAD: return c->head_dim;
+    case DIM_QKV:
+    case DIM_QKV_HEADS: return (c->heads + 2 * c->kv_heads) * c->head_dim;
     case DIM_NONE: break;
     }
     return 1;
@@ -119,7 +214,8 @@ static void add_param(struct registry *r, const struct model_conf *c, const stru
     p->shape[0] = dim_size(c, row->rows);
     p->shape[1] = dim_size(c, row->cols);
     p->elements = p->shape[0] * p->shape[1];
-    p->init = row->init;
+    p->view_cols = row->rows == DIM_QKV_HEADS ? 3 * c->head_dim * p->shape[1] : p->shape[1];
+    p->init = c->gain_offset && row->init == INIT_ONES ? INIT_ZEROS : row->init; /* the norm adds the 1 */
     p->split = row->split;
     p->slot = row->slot;
     p->decay = p->rank == 2;
@@ -131,26 +227,21 @@ static void add_param(struct registry *r, const struct model_conf *c, const stru
 static struct order_range layer_rows(const struct family_table *t)
 {
     struct order_range layer = { 0, t->count };
-    while (t->rows[layer.lo].slot < SLOT_LAYER_FIRST) {
+    while (t->row[layer.lo]->slot < SLOT_LAYER_FIRST) {
         layer.lo++;
     }
-    for (layer.hi = layer.lo; layer.hi < t->count && t->rows[layer.hi].slot >= SLOT_LAYER_FIRST;) {
+    for (layer.hi = layer.lo; layer.hi < t->count && t->row[layer.hi]->slot >= SLOT_LAYER_FIRST;) {
         layer.hi++;
     }
     return layer;
 }
 
-static bool has_row(const struct model_conf *c, const struct param_row *row)
-{
-    return row->slot != SLOT_HEAD || !c->tied;
-}
-
 /* Files of a tied model may hold the head too. */
-static void name_head(struct registry *r, const struct model_conf *c, const struct family_table *t)
+static void name_head(struct registry *r, const struct model_conf *c)
 {
-    for (uint32_t i = 0; i < t->count; i++) {
-        if (t->rows[i].slot == SLOT_HEAD && c->tied) {
-            r->tied_head = t->rows[i].name;
+    for (size_t i = 0; i < ROWS && c->tied; i++) {
+        if (param_rows[i].slot == SLOT_HEAD && (param_rows[i].families >> c->family & 1u) != 0) {
+            r->tied_head = param_rows[i].name;
         }
     }
 }
@@ -162,12 +253,12 @@ static void list_params(struct registry *r, const struct model_conf *c, const st
         if (i == layer.lo) {
             for (uint64_t n = 0; n < c->layers; n++) {
                 for (uint64_t j = layer.lo; j < layer.hi; j++) {
-                    add_param(r, c, &t->rows[j], n);
+                    add_param(r, c, t->row[j], n);
                 }
             }
         }
-        if ((i < layer.lo || i >= layer.hi) && has_row(c, &t->rows[i])) {
-            add_param(r, c, &t->rows[i], 0);
+        if (i < layer.lo || i >= layer.hi) {
+            add_param(r, c, t->row[i], 0);
         }
     }
 }
@@ -216,7 +307,7 @@ static struct stretch own_stretch(const struct builder *b, enum dim d, uint64_t 
 static void add_box(const struct builder *b, uint32_t row, uint64_t layer, uint32_t part, struct order_range divided)
 {
     struct registry *r = b->r;
-    const struct param_row *pr = &b->t->rows[row];
+    const struct param_row *pr = b->t->row[row];
     struct bucket *bucket = &r->buckets[r->bucket_count];
     bool split_rows = pr->split == SPLIT_ROWS, split_cols = pr->split == SPLIT_COLS;
     uint64_t size = divided.hi - divided.lo;
@@ -239,19 +330,16 @@ static void add_box(const struct builder *b, uint32_t row, uint64_t layer, uint3
     r->slot_of[slot_row * SLOT_COUNT + pr->slot + part] = r->shard_count++;
 }
 
-/* All boxes of one table row: one, or three of a fused projection. */
+/* All boxes of one table row: one, or those of a fused projection. */
 static void add_boxes(const struct builder *b, uint32_t row, uint64_t layer)
 {
-    const struct param_row *pr = &b->t->rows[row];
+    const struct param_row *pr = b->t->row[row];
     const struct model_conf *c = b->c;
     enum dim divided = pr->split == SPLIT_COLS ? pr->cols : pr->rows;
-    if (divided != DIM_QKV) {
-        add_box(b, row, layer, 0, (struct order_range){ 0, dim_size(c, divided) });
-        return;
-    }
-    uint64_t q = dim_size(c, DIM_Q), kv = dim_size(c, DIM_KV);
-    const uint64_t ends[4] = { 0, q, q + kv, q + 2 * kv };
-    for (uint32_t i = 0; i < 3; i++) {
+    uint64_t q = dim_size(c, DIM_Q), kv = dim_size(c, DIM_KV), all = dim_size(c, divided);
+    const bool qkv = divided == DIM_QKV || divided == DIM_QKV_HEADS, pair = divided == DIM_FFN2;
+    const uint64_t ends[4] = { 0, qkv ? q : pair ? c->ffn : all, qkv ? q + kv : all, all };
+    for (uint32_t i = 0; i < (qkv ? 3u : pair ? 2u : 1u); i++) {
         add_box(b, row, layer, i, (struct order_range){ ends[i], ends[i + 1] });
     }
 }
@@ -264,7 +352,7 @@ static void add_bucket(const struct builder *b, enum bucket_kind kind, struct or
     *bucket = (struct bucket){ .kind = kind, .offset = r->stored, .first_shard = r->shard_count };
     for (int replicated = 1; replicated >= 0; replicated--) {
         for (uint64_t i = rows.lo; i < rows.hi; i++) {
-            if (has_row(b->c, &b->t->rows[i]) && (b->t->rows[i].split == SPLIT_NONE) == (replicated == 1)) {
+            if ((b->t->row[i]->split == SPLIT_NONE) == (replicated == 1)) {
                 add_boxes(b, (uint32_t)i, layer);
             }
         }
@@ -280,7 +368,7 @@ static void add_global(const struct builder *b, enum bucket_kind kind, enum slot
 {
     struct order_range rows = { b->t->count, 0 };
     for (uint32_t i = 0; i < b->t->count; i++) {
-        if (b->t->rows[i].slot == slot || b->t->rows[i].slot == other) {
+        if (b->t->row[i]->slot == slot || b->t->row[i]->slot == other) {
             rows.lo = rows.lo < i ? rows.lo : i;
             rows.hi = i + 1;
         }
@@ -331,7 +419,8 @@ static enum err reserve(struct registry *r, const struct model_conf *c, size_t r
 
 enum err registry_init(struct registry *r, const struct model_conf *c, const struct share *share)
 {
-    const struct family_table *t = &families[c->family];
+    struct family_table table, *t = &table;
+    select_rows(t, c);
     *r = (struct registry){ .embed_bucket = REGISTRY_NONE };
     enum err err = reserve(r, c, t->count);
     if (err != OK) {
@@ -339,7 +428,7 @@ enum err registry_init(struct registry *r, const struct model_conf *c, const str
         return err;
     }
     list_params(r, c, t);
-    name_head(r, c, t);
+    name_head(r, c);
     list_shards(&(struct builder){ r, c, t, share });
     return OK;
 }
@@ -360,8 +449,19 @@ const struct shard *registry_find(const struct registry *r, uint64_t layer, enum
     return index == REGISTRY_NONE ? NULL : &r->shards[index];
 }
 
+struct view_box registry_box(const struct registry *r, const struct shard *s)
+{
+    const struct param *p = &r->list[s->param];
+    if (p->view_cols == p->shape[1]) {
+        return (struct view_box){ s->row0, s->rows, s->col0, s->cols };
+    }
+    uint64_t part = p->shape[0] / 3, block = p->view_cols / 3, head = block / p->shape[1];
+    return (struct view_box){ s->row0 % part / head, s->rows / head, s->row0 / part * block, block };
+}
+
 struct box_map registry_map(const struct registry *r, const struct shard *s)
 {
-    uint64_t ld = r->list[s->param].shape[1];
-    return (struct box_map){ s->row0 * ld + s->col0, s->cols, ld };
+    const struct view_box at = registry_box(r, s);
+    uint64_t ld = r->list[s->param].view_cols;
+    return (struct box_map){ at.row0 * ld + at.col0, at.cols, ld };
 }

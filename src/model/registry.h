@@ -69,6 +69,9 @@ struct param {
     uint32_t rank;
     uint64_t shape[2]; /* as Hugging Face stores it; shape[1] is 1 for vectors */
     uint64_t elements; /* shape[0] * shape[1] */
+    uint64_t view_cols; /* row length of the matrix in which boxes are rectangles: shape[1]; or 3 head_dim shape[1] of
+                         * GPT-NeoX's fused projection, whose rows are queries, keys and values of one head after
+                         * another */
     enum init_rule init;
     enum split_rule split;
     enum slot slot; /* the first of them for a tensor that fills several */
@@ -76,7 +79,8 @@ struct param {
 };
 
 /* A box of a logical tensor that this rank holds, row-major and contiguous in its bucket. The parts of a fused
- * projection (queries, keys, values) are boxes of their own. */
+ * projection (queries, keys, values; gate, up) are boxes of their own; their rows (in GPT-2 columns) are numbered as if
+ * one part stood behind the other, also where the file has them head by head: see registry_box. */
 struct shard {
     uint32_t param, bucket;
     uint64_t row0, rows, col0, cols; /* real elements: padding rows of a vocabulary are stored after them */
@@ -124,6 +128,11 @@ MUST_USE enum err registry_init(struct registry *r, const struct model_conf *c, 
 void registry_release(struct registry *r);
 /* The shard in a slot, NULL when the family or this rank has none. layer is ignored for global slots. */
 const struct shard *registry_find(const struct registry *r, uint64_t layer, enum slot slot);
+/* A shard's place in the view of its tensor with rows of view_cols elements. */
+struct view_box {
+    uint64_t row0, rows, col0, cols;
+};
+struct view_box registry_box(const struct registry *r, const struct shard *s);
 /* Where the elements of a shard lie in its logical tensor. */
 struct box_map registry_map(const struct registry *r, const struct shard *s);
 /* Whether this rank's first virtual stage is the model's first, its last one the last. */
@@ -132,12 +141,12 @@ bool share_is_last(const struct share *s);
 /* The whole model on one rank. */
 struct share share_all(uint64_t layers);
 
-/* How the families differ: the whole description of each. */
+/* How the families differ, where struct model_conf does not say it. */
 struct family_desc {
-    bool layer_norm;      /* LayerNorm with bias; else RMSNorm */
+    bool layer_norm;        /* LayerNorm with bias; else RMSNorm */
     bool learned_positions; /* else rotary */
-    bool gated;           /* SwiGLU; else GELU (tanh form) */
-    bool in_out;          /* weights are stored [in][out] (GPT-2's Conv1D); else [out][in] */
+    bool gated;             /* SwiGLU; else GELU (tanh form) */
+    bool in_out;            /* weights are stored [in][out] (GPT-2's Conv1D); else [out][in] */
 };
 const struct family_desc *family_desc(enum family family);
 

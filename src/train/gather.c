@@ -12,28 +12,30 @@ struct offer {
     struct cover_part box[COVER_RANK_BOXES_MAX];
 };
 
-/* Pieces that are not stretches of the whole tensor come from tensors that are divided by columns. A rank that is alone
- * puts together fused projections only; the largest of them is divided by columns, too. */
+/* Pieces that are not stretches of the whole tensor come from tensors that are divided by columns of the view in which
+ * boxes see them. A rank that is alone puts together fused projections only: tensors of several boxes, which stand
+ * together. */
 void gather_layout(struct gather *g, const struct registry *r, const struct ranks *ranks, struct arena *a)
 {
-    uint64_t largest = 0, by_columns = 0;
+    uint64_t largest = 0, by_columns = 0, fused = 0;
     bool alone = comm_size(ranks->all) == 1;
     *g = (struct gather){ .ranks = ranks };
     for (uint32_t i = 0; i < r->count; i++) {
-        uint64_t elements = r->list[i].elements;
-        largest = elements > largest ? elements : largest;
-        by_columns = r->list[i].split == SPLIT_COLS && elements > by_columns ? elements : by_columns;
+        const struct param *p = &r->list[i];
+        bool columns = p->split == SPLIT_COLS || p->view_cols != p->shape[1];
+        largest = p->elements > largest ? p->elements : largest;
+        by_columns = columns && p->elements > by_columns ? p->elements : by_columns;
+    }
+    for (uint32_t i = 1; i < r->shard_count; i++) {
+        uint64_t elements = r->list[r->shards[i].param].elements;
+        bool again = r->shards[i].param == r->shards[i - 1].param;
+        fused = again && elements > fused ? elements : fused;
     }
     if (ranks_leads(ranks)) {
-        g->whole = arena_take(a, alone ? by_columns : largest, sizeof(float));
+        g->whole = arena_take(a, alone ? fused : largest, sizeof(float));
         g->piece = alone ? NULL : arena_take(a, by_columns, sizeof(float));
     }
     g->offers = alone ? NULL : arena_take(a, comm_size(ranks->all), sizeof(struct offer));
-}
-
-static uint64_t row_length(const struct ckpt_tensor *t)
-{
-    return t->rank == 1 ? 1 : t->shape[1];
 }
 
 static void announce(const struct ckpt_tensor *t, struct offer *o)
@@ -50,7 +52,7 @@ static void announce(const struct ckpt_tensor *t, struct offer *o)
 static enum err check_cover(const struct ckpt_tensor *t, const struct offer *offers, uint32_t ranks)
 {
     struct cover c;
-    cover_init(&c, t->shape[0], row_length(t));
+    cover_init(&c, ckpt_rows(t), ckpt_row_length(t));
     for (uint32_t r = 0; r < ranks; r++) {
         for (uint64_t i = 0; i < offers[r].count; i++) {
             cover_add(&c, &offers[r].box[i]);
@@ -73,7 +75,7 @@ static uint64_t message_bytes(uint64_t floats_left)
 /* Receive what rank `from` offers into its place. */
 static enum err take(struct gather *g, const struct ckpt_tensor *t, uint32_t from, const struct offer *o)
 {
-    uint64_t ld = row_length(t);
+    uint64_t ld = ckpt_row_length(t);
     for (uint64_t i = 0; i < o->count; i++) {
         struct ckpt_box b = { o->box[i].row0, o->box[i].rows, o->box[i].col0, o->box[i].cols, o->box[i].begin,
                               o->box[i].end, NULL };
@@ -104,7 +106,7 @@ static enum err give(struct gather *g, const struct ckpt_tensor *t)
 
 static bool is_whole(const struct ckpt_tensor *t)
 {
-    return t->boxes_count == 1 && t->boxes[0].end - t->boxes[0].begin == t->shape[0] * row_length(t);
+    return t->boxes_count == 1 && t->boxes[0].end - t->boxes[0].begin == ckpt_rows(t) * ckpt_row_length(t);
 }
 
 enum err gather_tensor(struct gather *g, const struct ckpt_tensor *t, const float **values)
@@ -122,7 +124,7 @@ enum err gather_tensor(struct gather *g, const struct ckpt_tensor *t, const floa
     }
     *values = is_whole(t) ? t->boxes[0].data : g->whole;
     for (size_t i = 0; i < t->boxes_count && !is_whole(t); i++) {
-        ckpt_box_store(&t->boxes[i], row_length(t), g->whole);
+        ckpt_box_store(&t->boxes[i], ckpt_row_length(t), g->whole);
     }
     for (uint32_t r = 1; r < size; r++) {
         TRY(take(g, t, r, &g->offers[r]));

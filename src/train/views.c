@@ -38,8 +38,10 @@ static size_t add_boxes(struct ckpt_box *out, const struct registry *r, uint32_t
         const struct kept *k = &kept[s->bucket];
         struct piece at = holdings_piece(s, k->at);
         if (at.begin < at.end) {
-            out[n++] = (struct ckpt_box){ s->row0, s->rows, s->col0, s->cols, at.begin, at.end,
-                                          k->data + (s->offset + at.begin - k->at.lo) };
+            const struct view_box box = registry_box(r, s);
+            out[n++] = (struct ckpt_box){
+                box.row0, box.rows, box.col0, box.cols, at.begin, at.end, k->data + (s->offset + at.begin - k->at.lo)
+            };
         }
     }
     return n;
@@ -56,7 +58,8 @@ void views_add(struct views *v, const struct registry *r, const char *prefix, co
         snprintf(name, VIEW_NAME_BYTES, "%s%s", prefix, p->name);
         v->list[v->count++] = (struct ckpt_tensor){
             .name = name, .rank = p->rank, .shape = { p->shape[0], p->rank == 2 ? p->shape[1] : 0 }, .boxes = boxes,
-            .boxes_count = n, .by_id = p->slot == SLOT_EMBED || p->slot == SLOT_HEAD,
+            .boxes_count = n, .row_length = p->view_cols,
+            .by_id = p->slot == SLOT_EMBED || p->slot == SLOT_HEAD,
         };
         v->boxes_count += n;
     }

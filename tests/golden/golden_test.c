@@ -79,8 +79,8 @@ static float *read_tensors(struct golden *g, const struct rig *r, const char *fi
     assert_true(all != NULL && list != NULL && boxes != NULL);
     for (uint32_t i = 0; i < reg->count; i++) {
         const struct param *p = &reg->list[i];
-        list[i] = (struct ckpt_tensor){ p->name, p->rank, { p->shape[0], p->shape[1] }, &boxes[i], 1, false, NULL,
-                                        false };
+        list[i] = (struct ckpt_tensor){ .name = p->name, .rank = p->rank, .shape = { p->shape[0], p->shape[1] },
+                                        .boxes = &boxes[i], .boxes_count = 1 };
         boxes[i] = ckpt_box_whole(&list[i], all + r->offset[i]);
     }
     assert_ok(ckpt_read(g->ckpt, file, list, reg->count));

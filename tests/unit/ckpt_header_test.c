@@ -253,7 +253,8 @@ static void all_fp16_values_widen_exactly(void **state)
     (void)state;
     static unsigned char bytes[131072 + 256];
     static float out[65536];
-    const struct ckpt_box whole = { 0, 65536, 0, 1, 0, 65536, out };
+    const struct ckpt_box box = { 0, 65536, 0, 1, 0, 65536, out };
+    const struct ckpt_tensor whole = { .name = "a", .rank = 1, .shape = { 65536 }, .boxes = &box, .boxes_count = 1 };
     struct st_file f;
     const char *header = "{\"a\":{\"dtype\":\"F16\",\"shape\":[65536],\"data_offsets\":[0,131072]}}";
     size_t count = make_file(bytes, header, strlen(header), 131072);
@@ -262,7 +263,7 @@ static void all_fp16_values_widen_exactly(void **state)
         memcpy(bytes + 8 + strlen(header) + 2 * h, &stored, 2);
     }
     assert_ok(try_bytes(bytes, count, &f));
-    assert_ok(st_load(&f, &f.tensors[0], &whole, 1));
+    assert_ok(st_load(&f, &f.tensors[0], &whole));
     for (unsigned h = 0; h < 65536; h++) {
         uint32_t bits;
         memcpy(&bits, &out[h], 4);
@@ -290,13 +291,14 @@ static void bf16_widens_and_other_types_have_no_floats(void **state)
     (void)state;
     unsigned char bytes[256];
     float out[2];
-    const struct ckpt_box whole = { 0, 2, 0, 1, 0, 2, out };
+    const struct ckpt_box box = { 0, 2, 0, 1, 0, 2, out };
+    const struct ckpt_tensor whole = { .name = "a", .rank = 1, .shape = { 2 }, .boxes = &box, .boxes_count = 1 };
     struct st_file f;
     const char *header = "{\"a\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[0,4]}}";
     size_t count = make_file(bytes, header, strlen(header), 4);
     memcpy(bytes + 8 + strlen(header), "\x80\x3f\x01\x80", 4); /* 1 and the smallest negative denormal of bf16 */
     assert_ok(try_bytes(bytes, count, &f));
-    assert_ok(st_load(&f, &f.tensors[0], &whole, 1));
+    assert_ok(st_load(&f, &f.tensors[0], &whole));
     assert_memory_equal(out, "\x00\x00\x80\x3f\x00\x00\x01\x80", 8);
     st_close(&f);
     assert_false(st_dtype_find("I32")->floats);
@@ -332,11 +334,12 @@ static void a_file_that_is_cut_after_opening_gives_an_error_with_the_offset(void
     (void)state;
     struct st_file f;
     float out[1024];
-    const struct ckpt_box whole = { 0, 1024, 0, 1, 0, 1024, out };
+    const struct ckpt_box box = { 0, 1024, 0, 1, 0, 1024, out };
+    const struct ckpt_tensor whole = { .name = "a", .rank = 1, .shape = { 1024 }, .boxes = &box, .boxes_count = 1 };
     assert_ok(try_header(T("[1024]", "[0,4096]"), 4096, &f));
     assert_int_equal(f.data_start, 68);
     assert_int_equal(truncate(path, 68 + 100), 0);
-    assert_fails(ERR_DATA, "the file ends at byte 168", st_load(&f, &f.tensors[0], &whole, 1));
+    assert_fails(ERR_DATA, "the file ends at byte 168", st_load(&f, &f.tensors[0], &whole));
     assert_fails(ERR_DATA, "the file ends at byte 168", st_scan(&f));
     st_close(&f);
 }

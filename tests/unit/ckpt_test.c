@@ -19,7 +19,7 @@ static float model_a[6], model_b[4], moment[6];
 /* A tensor of which the whole is wanted when it is read. */
 #define WHOLE(name, rank, rows, cols, data)                                                                            \
     { name, rank, { rows, cols }, &(const struct ckpt_box){ 0, rows, 0, cols, 0, (rows) * (cols), data }, 1, false, \
-      NULL, false }
+      NULL, false, 0 }
 
 static const struct ckpt_tensor model_tensors[] = {
     { .name = "layer.weight", .rank = 2, .shape = { 2, 3 } },

@@ -97,18 +97,19 @@ static void what_would_change_the_arithmetic_is_refused(void **state)
     (void)state;
     says("{" GPT2_BODY ", \"attn_pdrop\": 0.1}",
          "model.attn_pdrop 0.1: attention dropout is not supported\nhint: set it to 0.0");
-    says("{" GPT2_BODY ", \"activation_function\": \"relu\"}", "tanh form of GELU");
+    says("{" GPT2_BODY ", \"activation_function\": \"relu\"}", "gpt2 here has GELU");
     says("{" GPT2_BODY ", \"scale_attn_weights\": false}", "model.scale_attn_weights false");
     says("{" GPT2_BODY ", \"reorder_and_upcast_attn\": true}", "model.reorder_and_upcast_attn true");
     says("{" GPT2_BODY ", \"hidden_size\": 128}",
          "hidden_size: the whole number 128 here, but n_embd is the whole number 64");
-    says("{" LLAMA_BODY ", \"attention_bias\": true}", "llama here has no biases");
-    says("{" LLAMA_BODY ", \"hidden_act\": \"gelu\"}", "llama here has SiLU");
+    says("{" LLAMA_BODY ", \"hidden_act\": \"gelu\"}", "this family here has SiLU");
     says("{" LLAMA_BODY ", \"attention_dropout\": 0.1}", "attention dropout is not supported");
     says("{" LLAMA_BODY ", \"resid_pdrop\": 0.1}", "\"resid_pdrop\" is no field of llama here");
-    says("{" LLAMA_BODY ", \"rope_scaling\": {\"factor\": 2.0, \"type\": \"linear\"}}", "rope_type \"linear\"");
+    says("{" LLAMA_BODY ", \"rope_scaling\": {\"factor\": 2.0, \"type\": \"ntk\"}}",
+         "rope_type \"ntk\": this version has");
     says("{" LLAMA_BODY ", \"rope_scaling\": 42}", "expected a mapping or null, got the whole number 42");
-    says("{" LLAMA_BODY ", \"rope_scaling\": {\"factor\": 2.0}}", "plain rotary positions only");
+    says("{" LLAMA_BODY ", \"rope_scaling\": {\"factor\": 2.0}}",
+         "rope_scaling.\"factor\": rope_type default has no such key");
     says("{" LLAMA_BODY ", \"rope_theta\": 1.0, \"rope_parameters\": {\"rope_theta\": 2.0}}", "keep one of the two");
     says("{" LLAMA_BODY ", \"rope_theta\": 0}", "expected a number above 0");
     says("{" LLAMA_BODY ", \"rope_theta\": 1e400}", "too large");
@@ -163,7 +164,9 @@ static void token_ids(void **state)
 static void other_architectures_are_refused_by_name(void **state)
 {
     (void)state;
-    says("{\"model_type\": \"qwen3\", \"anything\": 1}", "model.model_type \"qwen3\": this version has gpt2 and llama");
+    says("{\"model_type\": \"qwen3_moe\", \"anything\": 1}",
+         "model.model_type \"qwen3_moe\": this version has gpt2, llama");
+    says("{\"model_type\": \"gemma3\", \"text_config\": {}}", "take text_config as the whole");
     says("{\"model_type\": 42}", "model.model_type 42");
     says("{}", "model_type is not given");
     says("[1, 2]", "expected a mapping of fields, got a list");

@@ -7,18 +7,28 @@
 #include "part/layout.h"
 
 #define LAYERS 6
-#define MODELS 4
+#define MODELS (2 * FAMILY_COUNT)
 
-/* GPT-2 and Llama, tied and not; every divided dimension has 4 parts. Of the vocabulary's rows the last two ranks of 4
+/* Every family, tied and not; every divided dimension has 4 parts. Of the vocabulary's rows the last two ranks of 4
  * have 6 and none. */
 static struct model_conf divisible(int model)
 {
-    bool gpt2 = model < 2;
-    return (struct model_conf){
-        .family = gpt2 ? FAMILY_GPT2 : FAMILY_LLAMA, .layers = LAYERS, .hidden = gpt2 ? 64 : 48, .heads = 8,
-        .kv_heads = gpt2 ? 8 : 4, .head_dim = 8, .ffn = 128, .vocab = 70, .positions = 16, .norm_eps = 1e-5,
-        .rope_theta = 1e4, .initializer_range = 0.3, .tied = model % 2 == 0,
-    };
+    struct model_conf m;
+    model_conf_defaults(&m, (enum family)(model / 2));
+    bool grouped = m.family != FAMILY_GPT2 && m.family != FAMILY_NEOX;
+    m.layers = LAYERS;
+    m.hidden = grouped ? 48 : 64;
+    m.heads = 8;
+    m.kv_heads = grouped ? 4 : 8;
+    m.head_dim = 8;
+    m.ffn = 128;
+    m.vocab = 70;
+    m.positions = 16;
+    m.norm_eps = 1e-5;
+    m.initializer_range = 0.3;
+    m.tied = model % 2 == 0;
+    model_conf_complete(&m);
+    return m;
 }
 
 static const uint64_t uneven[] = { 1, 5, 0 }, uneven_chunks[] = { 2, 1, 0, 3 };
@@ -33,8 +43,14 @@ static const struct pipe pipes[] = {
 static void parameters_are_counted_as_hugging_face_does(void **state)
 {
     (void)state;
-    const struct model_conf gpt2 = { .family = FAMILY_GPT2, .layers = 12, .hidden = 768, .heads = 12, .kv_heads = 12,
-                                     .head_dim = 64, .ffn = 3072, .vocab = 50257, .positions = 1024, .tied = true };
+    struct model_conf gpt2;
+    model_conf_defaults(&gpt2, FAMILY_GPT2);
+    gpt2.layers = 12;
+    gpt2.hidden = 768;
+    gpt2.heads = 12;
+    gpt2.vocab = 50257;
+    gpt2.positions = 1024;
+    model_conf_complete(&gpt2);
     assert_int_equal(model_conf_parameters(&gpt2), 124439808);
     for (int model = 0; model <= MODELS; model++) {
         struct registry reg;
@@ -91,18 +107,21 @@ static void check_alike(const struct registry *r, const struct registry *first)
 static void check_parts(const struct registry *r, const struct model_conf *c, const struct share *share, uint64_t layer)
 {
     const uint64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    const bool in_out = family_desc(c->family)->in_out; /* queries, keys and values in one tensor, too */
+    const bool in_out = family_desc(c->family)->in_out;
+    /* queries, keys and values in one tensor, and both products into the feed-forward width */
+    const bool fused = registry_find(r, layer, SLOT_Q)->param == registry_find(r, layer, SLOT_K)->param;
+    const bool pair = c->family == FAMILY_PHI3;
     const struct { enum slot slot; bool divides_input; uint64_t first, size; } parts[] = {
-        { SLOT_Q, false, 0, q },      { SLOT_K, false, in_out ? q : 0, kv }, { SLOT_V, false, in_out ? q + kv : 0, kv },
-        { SLOT_OUT, true, 0, q },     { SLOT_GATE, false, 0, c->ffn },       { SLOT_UP, false, 0, c->ffn },
-        { SLOT_DOWN, true, 0, c->ffn },
+        { SLOT_Q, false, 0, q },        { SLOT_K, false, fused ? q : 0, kv }, { SLOT_V, false, fused ? q + kv : 0, kv },
+        { SLOT_OUT, true, 0, q },       { SLOT_GATE, false, 0, c->ffn },
+        { SLOT_DOWN, true, 0, c->ffn }, { SLOT_UP, false, pair ? c->ffn : 0, c->ffn },
     };
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         const struct shard *s = registry_find(r, layer, parts[i].slot);
         uint64_t part = parts[i].size / share->tp, lo = parts[i].first + share->tp_rank * part;
         bool by_rows = parts[i].divides_input == in_out;
         if (s == NULL) {
-            assert_true(parts[i].slot == SLOT_GATE && c->family == FAMILY_GPT2);
+            assert_true(parts[i].slot == SLOT_GATE && !c->gated);
             continue;
         }
         assert_int_equal(by_rows ? s->row0 : s->col0, lo);
@@ -145,7 +164,7 @@ static void mark_shards(const struct registry *r, const struct share *share, uin
         assert_true(!s->replicated || s->rows * s->cols == p->elements);
         for (uint64_t e = 0; e < s->rows * s->cols; e++) {
             uint64_t at = map.first + e / map.cols * map.ld + e % map.cols;
-            assert_int_equal(at, rig_element(r, s, e));
+            assert_true(at < p->elements);
             marks[s->param][at] = (uint8_t)(marks[s->param][at] + counts);
         }
     }
@@ -249,12 +268,13 @@ static float *fresh_weights(const struct rig *r, uint64_t seed)
     assert_non_null(all);
     for (uint32_t i = 0; i < r->reg->count; i++) {
         const struct param *p = &r->reg->list[i];
-        bool residual = strstr(p->name, "c_proj.weight") || strstr(p->name, "o_proj") || strstr(p->name, "down_proj");
-        bool bias = strstr(p->name, ".bias") != NULL;
+        bool residual = strstr(p->name, "c_proj.weight") || strstr(p->name, "o_proj") || strstr(p->name, "down_proj") ||
+                        strstr(p->name, "attention.dense.weight") || strstr(p->name, "dense_4h_to_h.weight");
+        bool zero = strstr(p->name, ".bias") != NULL || r->conf.gain_offset; /* the norm adds 1 to the gain */
         double deviation = r->conf.initializer_range / (residual ? fmath_sqrt(2.0 * LAYERS) : 1.0), normal[4];
         for (uint64_t e = 0; e < p->elements; e++) {
             rng_normal4(rng_at(seed, RNG_INIT, i, e / 4), normal);
-            all[r->offset[i] + e] = p->rank == 2 ? (float)(normal[e % 4] * deviation) : bias ? 0.0f : 1.0f;
+            all[r->offset[i] + e] = p->rank == 2 ? (float)(normal[e % 4] * deviation) : zero ? 0.0f : 1.0f;
         }
     }
     return all;
@@ -297,7 +317,7 @@ static void fresh_weights_are_the_same_for_every_layout(void **state)
         const struct model_shape shape = rig_shape(&c, MODEL_EVAL, 1, 8);
         rig_open(&r, &c, &shape, rig_best_isa(), 1);
         float *want = fresh_weights(&r, 5);
-        for (uint32_t tp = 1; tp <= 4; tp *= 2) {
+        for (uint32_t tp = 1; tp <= (c.qk_norm == QK_NORM_ALL ? 1u : 4u); tp *= 2) {
             for (uint32_t i = 0; i < 2 * tp; i++) {
                 const struct share share = { .tp = tp, .tp_rank = i / 2, .pipe = pipes[1], .stage = i % 2 };
                 check_fresh(&r, want, &shape, &share);
@@ -308,7 +328,100 @@ static void fresh_weights_are_the_same_for_every_layout(void **state)
     }
 }
 
+/* The tensors of one layer and around the layers, as transformers 5 names and shapes them. */
+static void tensors_are_named_as_hugging_face_does(void **state)
+{
+    (void)state;
+#define L "model.layers.1."
+#define N "gpt_neox.layers.1."
+#define LLAMA_NAMES                                                                                                    \
+    L "self_attn.q_proj.weight 64x48", L "self_attn.k_proj.weight 32x48", L "self_attn.v_proj.weight 32x48",           \
+        L "self_attn.o_proj.weight 48x64", L "mlp.gate_proj.weight 128x48", L "mlp.up_proj.weight 128x48",             \
+        L "mlp.down_proj.weight 48x128", "model.embed_tokens.weight 70x48", "model.norm.weight 48x1"
+#define NORMS L "input_layernorm.weight 48x1", L "post_attention_layernorm.weight 48x1"
+#define GEMMA_NORMS                                                                                                    \
+    NORMS, L "pre_feedforward_layernorm.weight 48x1", L "post_feedforward_layernorm.weight 48x1"
+#define QKV_BIASES L "self_attn.q_proj.bias 64x1", L "self_attn.k_proj.bias 32x1", L "self_attn.v_proj.bias 32x1"
+    static const char *const names[FAMILY_COUNT][24] = {
+        [FAMILY_LLAMA] = { LLAMA_NAMES, NORMS },
+        [FAMILY_MISTRAL] = { LLAMA_NAMES, NORMS },
+        [FAMILY_QWEN2] = { LLAMA_NAMES, NORMS, QKV_BIASES },
+        [FAMILY_QWEN3] = { LLAMA_NAMES, NORMS, L "self_attn.q_norm.weight 8x1", L "self_attn.k_norm.weight 8x1" },
+        [FAMILY_GEMMA2] = { LLAMA_NAMES, GEMMA_NORMS },
+        [FAMILY_GEMMA3] = { LLAMA_NAMES, GEMMA_NORMS, L "self_attn.q_norm.weight 8x1",
+                            L "self_attn.k_norm.weight 8x1" },
+        [FAMILY_PHI3] = { NORMS, L "self_attn.qkv_proj.weight 128x48", L "self_attn.o_proj.weight 48x64",
+                          L "mlp.gate_up_proj.weight 256x48", L "mlp.down_proj.weight 48x128",
+                          "model.embed_tokens.weight 70x48", "model.norm.weight 48x1" },
+        [FAMILY_OLMO2] = { LLAMA_NAMES, L "self_attn.q_norm.weight 64x1", L "self_attn.k_norm.weight 32x1",
+                           L "post_attention_layernorm.weight 48x1", L "post_feedforward_layernorm.weight 48x1" },
+        [FAMILY_SMOLLM3] = { LLAMA_NAMES, NORMS },
+        [FAMILY_STARCODER2] = { NORMS, QKV_BIASES, L "input_layernorm.bias 48x1",
+                                L "post_attention_layernorm.bias 48x1",
+                                L "self_attn.q_proj.weight 64x48", L "self_attn.k_proj.weight 32x48",
+                                L "self_attn.v_proj.weight 32x48", L "self_attn.o_proj.weight 48x64",
+                                L "self_attn.o_proj.bias 48x1", L "mlp.c_fc.weight 128x48", L "mlp.c_fc.bias 128x1",
+                                L "mlp.c_proj.weight 48x128", L "mlp.c_proj.bias 48x1",
+                                "model.embed_tokens.weight 70x48",
+                                "model.norm.weight 48x1", "model.norm.bias 48x1" },
+        [FAMILY_NEOX] = { N "input_layernorm.weight 64x1", N "input_layernorm.bias 64x1",
+                          N "post_attention_layernorm.weight 64x1", N "post_attention_layernorm.bias 64x1",
+                          N "attention.query_key_value.weight 192x64", N "attention.query_key_value.bias 192x1",
+                          N "attention.dense.weight 64x64", N "attention.dense.bias 64x1",
+                          N "mlp.dense_h_to_4h.weight 128x64", N "mlp.dense_h_to_4h.bias 128x1",
+                          N "mlp.dense_4h_to_h.weight 64x128", N "mlp.dense_4h_to_h.bias 64x1",
+                          "gpt_neox.embed_in.weight 70x64", "gpt_neox.final_layer_norm.weight 64x1",
+                          "gpt_neox.final_layer_norm.bias 64x1" },
+    };
+    for (int family = FAMILY_LLAMA; family < FAMILY_COUNT; family++) {
+        struct registry reg;
+        const struct model_conf c = divisible(2 * family + 1);
+        const struct share all = share_all(c.layers);
+        uint32_t found = 0, wanted = 0;
+        assert_ok(registry_init(&reg, &c, &all));
+        for (uint32_t n = 0; n < 24 && names[family][n] != NULL; n++) {
+            wanted++;
+            for (uint32_t i = 0; i < reg.count; i++) {
+                const struct param *p = &reg.list[i];
+                char text[160];
+                snprintf(text, sizeof(text), "%s %llux%llu", p->name, (unsigned long long)p->shape[0],
+                         (unsigned long long)p->shape[1]);
+                found += strcmp(text, names[family][n]) == 0;
+            }
+        }
+        assert_int_equal(found, wanted);
+        uint32_t around = family == FAMILY_STARCODER2 || family == FAMILY_NEOX ? 3 : 2; /* and the head */
+        assert_int_equal(reg.count, LAYERS * (wanted - around) + around + 1);
+        assert_string_equal(reg.list[reg.count - 1].name,
+                            family == FAMILY_NEOX ? "embed_out.weight" : "lm_head.weight");
+        registry_release(&reg);
+    }
+}
+
+/* Row r of GPT-NeoX's fused projection is number r % 8 of part r / 8 % 3 of head r / 24. */
+static void neox_projections_are_interleaved_by_head(void **state)
+{
+    (void)state;
+    const struct model_conf c = divisible(2 * FAMILY_NEOX);
+    const enum slot weights[] = { SLOT_Q, SLOT_K, SLOT_V }, biases[] = { SLOT_Q_BIAS, SLOT_K_BIAS, SLOT_V_BIAS };
+    struct registry reg;
+    const struct share share = { .tp = 4, .tp_rank = 1, .pipe = { PIPE_1F1B, 1, 1, LAYERS, NULL } };
+    assert_ok(registry_init(&reg, &c, &share));
+    for (uint64_t part = 0; part < 3; part++) {
+        const struct shard *w = registry_find(&reg, 2, weights[part]), *b = registry_find(&reg, 2, biases[part]);
+        assert_true(w->rows == 16 && w->cols == 64 && b->rows == 16 && b->cols == 1); /* heads 2 and 3 */
+        for (uint64_t i = 0; i < 16; i++) {
+            uint64_t row = (2 + i / 8) * 24 + part * 8 + i % 8;
+            assert_int_equal(rig_element(&reg, b, i), row);
+            assert_int_equal(rig_element(&reg, w, i * 64 + 5), row * 64 + 5);
+        }
+    }
+    registry_release(&reg);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(tensors_are_named_as_hugging_face_does),
+    cmocka_unit_test(neox_projections_are_interleaved_by_head),
     cmocka_unit_test(parameters_are_counted_as_hugging_face_does),
     cmocka_unit_test(ranks_of_every_layout_hold_every_element_once),
     cmocka_unit_test(first_and_last_stage_share_a_tied_embedding),

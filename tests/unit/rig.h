@@ -83,7 +83,8 @@ static inline void rig_init_weights(struct rig *r, uint64_t seed)
 /* Element i of a shard is this element of its logical tensor. */
 static inline uint64_t rig_element(const struct registry *r, const struct shard *s, uint64_t i)
 {
-    return (s->row0 + i / s->cols) * r->list[s->param].shape[1] + s->col0 + i % s->cols;
+    const struct box_map map = registry_map(r, s);
+    return map.first + i / map.cols * map.ld + i % map.cols;
 }
 
 /* Parameters of one logical tensor into full[elements]. */
