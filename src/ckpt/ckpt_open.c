@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "ckpt/ckpt_open.h"
+#include "ckpt/gguf.h"
 #include "ckpt/pickle.h"
 #include "ckpt/steps.h"
 
@@ -142,6 +143,10 @@ static enum err find_checkpoints(const char *path, char **out)
 
 static enum err open_any(struct ckpt *c, const char *path)
 {
+    if (gguf_is(path)) {
+        return FAIL(ERR_DATA, "%s: a GGUF file, a folder was expected | convert it first: invar ckpt convert %s FOLDER",
+                    path, path);
+    }
     if (!file_is_folder(path)) {
         return FAIL(ERR_DATA, "%s: %s | give the folder of a checkpoint, a run or a model", path,
                     file_exists(path) ? "not a folder" : "no such folder");

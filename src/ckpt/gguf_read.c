@@ -432,8 +432,8 @@ static enum err take_start(struct scan *s)
                    "most", (int64_t)counts[0], f->bytes - s->at, ENTRIES_MAX);
     }
     if (counts[1] > (f->bytes - s->at) / VALUE_BYTES_LEAST || counts[1] > ENTRIES_MAX) {
-        return bad(f, 16, "%" PRIi64 " keys are announced, the file has %" PRIu64 " more bytes; %" PRIu64 " are the most",
-                   (int64_t)counts[1], f->bytes - s->at, ENTRIES_MAX);
+        return bad(f, 16, "%" PRIi64 " keys are announced, the file has %" PRIu64 " more bytes; %" PRIu64 " are the "
+                   "most", (int64_t)counts[1], f->bytes - s->at, ENTRIES_MAX);
     }
     f->tensors_count = counts[0];
     f->values_count = counts[1];

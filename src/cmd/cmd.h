@@ -17,6 +17,12 @@ struct cmd {
 
 cmd_fn cmd_train, cmd_verify, cmd_replay, cmd_eval, cmd_generate, cmd_data, cmd_ckpt, cmd_bench;
 
+/* `invar ckpt convert FROM TO`, an action of cmd_ckpt; flags that were not given are NULL. */
+struct cmd_convert_flags {
+    const char *to, *dtype, *shard_size;
+};
+MUST_USE enum err cmd_ckpt_convert(const char *from, const char *to, const struct cmd_convert_flags *flags, bool quiet);
+
 /* Close the ranks' world and return `err`. One rank speaks for all: an error of another one has reached it. What was
  * printed is not printed again. Collective. */
 MUST_USE enum err cmd_leave(struct comm_world *w, enum err err);
