@@ -7,7 +7,7 @@ ASAN_FLAGS = -Db_sanitize=address,undefined -Dbuildtype=debugoptimized -Dc_args=
 TSAN_FLAGS = -Db_sanitize=thread -Dbuildtype=debugoptimized -Dwerror=false
 
 .DEFAULT_GOAL := all
-.PHONY: all demo test quick asan tsan mutants tidy install interop fault long bench valgrind clang clean help deps aarch64
+.PHONY: all fuzz demo test quick asan tsan mutants tidy install interop fault long bench valgrind clang clean help deps aarch64
 
 all: deps ## build (the default): build/invar
 	@test -f $(BUILD)/build.ninja || meson setup --prefix $(PREFIX) $(BUILD) >/dev/null
@@ -38,6 +38,10 @@ tsan: deps ## ranks as threads under the thread sanitizer: the collectives, and 
 
 mutants: deps ## faults of parallel training planted in a copy of the source: invar verify must name each; minutes
 	@tests/par/mutants.py
+
+fuzz: deps ## look for inputs that break a reader: libFuzzer, a minute each (FUZZ_SECONDS); `tools/fuzz NAME` for one
+	@tools/deps test
+	@tools/fuzz
 
 tidy: all ## the style rules: layers, lengths, banned calls, flags
 	@python3 tools/tidy.py --build $(BUILD)
@@ -77,7 +81,7 @@ aarch64: all ## cross-build for aarch64, run the tests of kernels under qemu, tr
 	@tools/aarch64 $(BUILD)/invar
 
 clean: ## remove what was built
-	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-clang $(BUILD)-mpich $(BUILD)-aarch64 $(BUILD)-aarch64-sysroot
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-clang $(BUILD)-mpich $(BUILD)-aarch64 $(BUILD)-aarch64-sysroot $(BUILD)-fuzz
 
 deps:
 	@tools/deps

@@ -317,6 +317,9 @@ struct dropout {
 void kern_dropout(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *residual, float *y,
                   const struct dropout *d);
 
+/* out = x + y, elementwise over n; out may be either. */
+void kern_add(struct kern *k, uint64_t n, const float *x, const float *y, float *out);
+
 /* ---- cross entropy ---- */
 
 /* Rows of logits [rows][ld], `vocab` real columns of `padded` (the rest is ignored and gets gradient 0). target <

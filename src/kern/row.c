@@ -257,6 +257,29 @@ void kern_embed_grad(struct kern *k, const struct embed_grad *g)
     split_run(k, k->row->embed_grad, g, g->cols, COLUMN_GRAIN);
 }
 
+/* ---- sums of two arrays ---- */
+
+struct add_job {
+    const float *x, *y;
+    float *out;
+};
+
+/* Not a leaf: one correctly rounded operation an element, the same wherever it is compiled. */
+static void add_elements(const void *job, uint64_t begin, uint64_t end)
+{
+    const struct add_job *j = job;
+    for (uint64_t i = begin; i < end; i++) {
+        j->out[i] = j->x[i] + j->y[i];
+    }
+}
+
+void kern_add(struct kern *k, uint64_t n, const float *x, const float *y, float *out)
+{
+    POOL_SPAN(k->pool, "add", n, 0, 0);
+    const struct add_job job = { x, y, out };
+    split_run(k, add_elements, &job, n, MAP_GRAIN);
+}
+
 /* ---- dropout ---- */
 
 void kern_dropout(struct kern *k, uint64_t rows, uint64_t cols, const float *x, const float *residual, float *y,

@@ -7,6 +7,8 @@
  * context_chunk(.., j). */
 #include "model/model_int.h"
 
+#include "base/fmath.h"
+
 static uint64_t chunk_rows(const struct model *m)
 {
     return m->length / m->chunks_of_sequence;
@@ -17,20 +19,37 @@ static struct order_range chunk_of(const struct model *m, uint32_t rank, uint32_
     return context_chunk(m->shape.seq_length, m->shape.grad_unit, m->place.cp, rank, j);
 }
 
-static struct attention describe(const struct model *m, uint64_t rows)
+/* Where the configuration says 1 / sqrt(head_dim) it is computed in fp32, each operation rounded. */
+static float score_scale(const struct model_conf *c)
+{
+    double root = fmath_sqrt((double)c->head_dim);
+    return c->attention_scale == 1 / root ? 1.0f / __builtin_sqrtf((float)c->head_dim) : (float)c->attention_scale;
+}
+
+static struct attention describe(const struct model *m, uint64_t layer, uint64_t rows)
 {
     return (struct attention){
         .heads = m->heads, .kv_heads = m->kv_heads, .head_dim = m->conf.head_dim, .rows = rows,
-        .scale = 1.0f / __builtin_sqrtf((float)m->conf.head_dim), .type = m->kept,
+        .scale = score_scale(&m->conf), .cap = (float)m->conf.attention_cap,
+        .window = model_conf_windowed(&m->conf, layer) ? m->conf.window : 0, .type = m->kept,
         .ldq = m->q_cols, .ldk = 2 * m->kv_cols, .ldo = m->q_cols,
     };
 }
 
+struct rope attend_rope(const struct model *m, const struct rows *r, uint64_t layer, uint64_t heads, bool inverse)
+{
+    const struct model_conf *c = &m->conf;
+    const struct rope_table *t = c->has_local_rope && model_conf_windowed(c, layer) ? &m->local_rope : &m->rope;
+    return (struct rope){ .cos_table = t->cos, .sin_table = t->sin, .heads = heads, .head_dim = c->head_dim,
+                          .rotary = c->rotary_dim, .first = r->first, .period = r->length, .inverse = inverse };
+}
+
 /* Sequence i of the call, all of whose positions are here. */
-static struct attention whole(const struct model *m, const struct rows *r, const struct layer_act *a, uint64_t i)
+static struct attention whole(const struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a,
+                              uint64_t i)
 {
     uint64_t row = i * r->length;
-    struct attention at = describe(m, r->length);
+    struct attention at = describe(m, layer, r->length);
     at.first = r->first;
     at.q = num_at(a->q, m->kept, row * m->q_cols);
     at.k = num_at(a->kv, m->kept, row * 2 * m->kv_cols); /* from position 0, also when r->first is not */
@@ -92,13 +111,14 @@ static enum err gather_heads(struct model *m, const float *mine, float *out)
     return OK;
 }
 
-static enum err shared_forward(struct model *m, const struct rows *r, const struct layer_act *a, uint64_t i)
+static enum err shared_forward(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a,
+                               uint64_t i)
 {
     uint64_t n = chunk_rows(m);
     TRY(gather_rows(m, kept(m, a->kv), i * r->length, 2 * m->kv_cols, m->ctx.kv));
     for (uint32_t j = 0; j < m->chunks_of_sequence; j++) {
         uint64_t row = i * r->length + j * n;
-        struct attention at = describe(m, n);
+        struct attention at = describe(m, layer, n);
         at.first = chunk_of(m, m->place.cp_rank, j).lo;
         at.q = num_at(a->q, m->kept, row * m->q_cols);
         at.k = m->ctx.kv;
@@ -110,25 +130,26 @@ static enum err shared_forward(struct model *m, const struct rows *r, const stru
     return OK;
 }
 
-enum err attend_forward(struct model *m, const struct rows *r, const struct layer_act *a)
+enum err attend_forward(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a)
 {
     for (uint64_t i = 0; i < r->sequences; i++) {
         if (m->place.cp > 1) {
-            TRY(shared_forward(m, r, a, i));
+            TRY(shared_forward(m, r, layer, a, i));
             continue;
         }
-        const struct attention at = whole(m, r, a, i);
+        const struct attention at = whole(m, r, layer, a, i);
         kern_attention_forward(m->k, &at);
     }
     return OK;
 }
 
 /* Everything the backward pass of sequence i needs of the other ranks. */
-static enum err gather_backward(struct model *m, const struct rows *r, const struct layer_act *a, uint64_t i)
+static enum err gather_backward(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a,
+                                uint64_t i)
 {
     uint64_t n = chunk_rows(m), row = i * r->length;
     for (uint32_t j = 0; j < m->chunks_of_sequence; j++) {
-        struct attention at = describe(m, n);
+        struct attention at = describe(m, layer, n);
         at.o = num_at_mut(a->att, m->kept, (row + j * n) * m->q_cols);
         kern_attention_row_dot(m->k, &at, m->d_att + (row + j * n) * m->q_cols, m->row_dot + j * n * m->heads);
     }
@@ -139,12 +160,13 @@ static enum err gather_backward(struct model *m, const struct rows *r, const str
     return gather_rows(m, kept(m, a->kv), row, 2 * m->kv_cols, m->ctx.kv);
 }
 
-static enum err shared_backward(struct model *m, const struct rows *r, const struct layer_act *a, uint64_t i)
+static enum err shared_backward(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a,
+                                uint64_t i)
 {
     uint64_t n = chunk_rows(m), kv_cols = 2 * m->kv_cols;
     struct context *x = &m->ctx;
-    TRY(gather_backward(m, r, a, i));
-    struct attention at = describe(m, m->shape.seq_length);
+    TRY(gather_backward(m, r, layer, a, i));
+    struct attention at = describe(m, layer, m->shape.seq_length);
     at.q = x->q;
     at.k = x->kv;
     at.v = num_at(x->kv, m->kept, m->kv_cols);
@@ -161,31 +183,30 @@ static enum err shared_backward(struct model *m, const struct rows *r, const str
     return OK;
 }
 
-static void rotate_back(struct model *m, const struct rows *r)
+static void rotate_back(struct model *m, const struct rows *r, uint64_t layer)
 {
-    if (!m->desc->learned_positions) {
-        uint64_t dim = m->conf.head_dim;
-        struct rope rope = { m->rope_cos, m->rope_sin, m->heads, dim, dim, 0, r->length, true };
+    if (model_conf_rotates(&m->conf, layer)) {
+        struct rope rope = attend_rope(m, r, layer, m->heads, true);
         kern_rope(m->k, r->count, m->dq, NUM_F32, m->q_cols, &rope);
         rope.heads = m->kv_heads;
         kern_rope(m->k, r->count, m->dkv, NUM_F32, 2 * m->kv_cols, &rope);
     }
 }
 
-enum err attend_backward(struct model *m, const struct rows *r, const struct layer_act *a)
+enum err attend_backward(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a)
 {
     for (uint64_t i = 0; i < r->sequences; i++) {
         if (m->place.cp > 1) {
-            TRY(shared_backward(m, r, a, i));
+            TRY(shared_backward(m, r, layer, a, i));
             continue;
         }
         uint64_t row = i * r->length;
-        const struct attention at = whole(m, r, a, i);
+        const struct attention at = whole(m, r, layer, a, i);
         float *dkv = m->dkv + row * 2 * m->kv_cols;
         const struct attention_grad g = { m->d_att + row * m->q_cols, m->dq + row * m->q_cols, dkv, dkv + m->kv_cols,
                                           m->row_dot };
         kern_attention_backward(m->k, &at, &g);
     }
-    rotate_back(m, r);
+    rotate_back(m, r, layer);
     return OK;
 }

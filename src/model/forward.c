@@ -1,5 +1,6 @@
 /* Why this exists: the forward pass of the one decoder, in the order a reader expects: embedding, then per layer norm,
- * projections, rotary embedding, attention, output + residual, norm, feed-forward + residual, then the final norm.
+ * projections, norms of queries and keys, rotary embedding, attention, output + residual, norm, feed-forward +
+ * residual, then the final norm. Where a family's norms stand, and what it leaves out, is in struct model_conf.
  * Row-parallel products (attention output, feed-forward down) sum in tp_grain segments; column-parallel ones in one.
  * Norms and residuals are computed for own rows, products for all. */
 #include "model/model_int.h"
@@ -12,69 +13,138 @@ static enum err norm_forward(struct model *m, const struct rows *r, uint64_t lay
     uint64_t own = own_count(r), lo = r->own.lo, hidden = m->conf.hidden;
     const float *gains = model_weight(m, layer, gain);
     void *at = num_at_mut(y, m->kept, lo * hidden);
-    if (m->desc->layer_norm) {
+    if (m->conf.norm == NORM_LAYER) {
         const float *biases = model_weight(m, layer, (enum slot)(gain + 1));
         kern_layernorm_forward(m->k, own, hidden, x, gains, biases, eps, at, m->kept, mean + lo, rstd + lo);
     } else {
-        kern_rmsnorm_forward(m->k, own, hidden, x, gains, 0.0f, eps, at, m->kept, rstd + lo);
+        kern_rmsnorm_forward(m->k, own, hidden, x, gains, gain_offset(m), eps, at, m->kept, rstd + lo);
     }
     return gather_own(m, r, y, m->kept, hidden);
+}
+
+/* What a branch takes of x[own][C]: branch_operand(m, x, n). */
+static enum err branch_input(struct model *m, const struct rows *r, uint64_t layer, enum slot gain, const float *x,
+                             void *n, float *mean, float *rstd)
+{
+    uint64_t hidden = m->conf.hidden;
+    if (m->conf.norms != NORMS_AFTER) {
+        return norm_forward(m, r, layer, gain, x, n, mean, rstd);
+    }
+    if (m->place.sequence_parallel) {
+        memcpy((float *)n + r->own.lo * hidden, x, own_count(r) * hidden * sizeof(float));
+        TRY(gather_own(m, r, n, NUM_F32, hidden));
+    }
+    return OK;
 }
 
 /* Whether the product in front of the second norm does that norm, too: all of a row is on this rank, and nothing comes
  * between. */
 static bool norm_follows(const struct model *m)
 {
-    return m->place.tp == NULL && !(m->dropping && m->conf.resid_dropout > 0.0);
+    return m->place.tp == NULL && m->conf.norms == NORMS_BEFORE && !m->conf.parallel_residual &&
+           !(m->dropping && m->conf.resid_dropout > 0.0);
 }
 
 static struct gemm_then second_norm(const struct model *m, uint64_t layer, const struct layer_act *a)
 {
     return (struct gemm_then){
-        .kind = m->desc->layer_norm ? GEMM_THEN_LAYERNORM : GEMM_THEN_RMSNORM, .y = a->n2, .y_type = m->kept,
-        .gain = model_weight(m, layer, SLOT_NORM2_GAIN),
-        .bias = m->desc->layer_norm ? model_weight(m, layer, SLOT_NORM2_BIAS) : NULL,
+        .kind = m->conf.norm == NORM_LAYER ? GEMM_THEN_LAYERNORM : GEMM_THEN_RMSNORM, .y = a->n2, .y_type = m->kept,
+        .gain = model_weight(m, layer, SLOT_NORM2_GAIN), .offset = gain_offset(m),
+        .bias = m->conf.norm == NORM_LAYER ? model_weight(m, layer, SLOT_NORM2_BIAS) : NULL,
         .eps = (float)m->conf.norm_eps, .mean = a->mean2, .rstd = a->rstd2,
     };
 }
 
-/* out = residual + branch, where the branch is a divided product, dropped when there is dropout. */
-static enum err branch_forward(struct model *m, const struct rows *r, const struct micro *b, uint32_t site,
-                               const struct linear *l, struct operand x, const float *residual, float *out,
-                               const struct gemm_then *then)
+/* A branch that ends: its last product of x, dropped where there is dropout, is added to the residual stream. */
+struct branch {
+    uint64_t layer;
+    uint32_t site;
+    enum slot product, gain; /* gain: of the norm behind it */
+    struct operand x;
+    const struct after_act *after;
+};
+
+/* With a norm behind: the product into after->x, its norm into m->branch, own rows. Collective. */
+static enum err normed_branch(struct model *m, const struct rows *r, const struct branch *br)
+{
+    struct linear l = model_linear(m, br->layer, br->product);
+    TRY(linear_forward_divided(m, &l, r, br->x, NULL, br->after->x, NULL));
+    kern_rmsnorm_forward(m->k, own_count(r), m->conf.hidden, br->after->x, model_weight(m, br->layer, br->gain),
+                         gain_offset(m), (float)m->conf.norm_eps, m->branch, NUM_F32, br->after->rstd + r->own.lo);
+    return OK;
+}
+
+/* out = residual + branch. */
+static enum err branch_forward(struct model *m, const struct rows *r, const struct micro *b, const struct branch *br,
+                               const float *residual, float *out, const struct gemm_then *then)
 {
     double p = m->dropping ? m->conf.resid_dropout : 0.0;
-    if (p == 0.0) {
-        return linear_forward_divided(m, l, r, x, residual, out, then);
+    bool normed = m->conf.norms != NORMS_BEFORE;
+    struct linear l = model_linear(m, br->layer, br->product);
+    if (p == 0.0 && !normed) {
+        return linear_forward_divided(m, &l, r, br->x, residual, out, then);
     }
-    TRY(linear_forward_divided(m, l, r, x, NULL, m->branch, NULL));
-    drop_rows(m, r, b, site, p, m->branch, residual, out);
+    if (normed) {
+        TRY(normed_branch(m, r, br));
+    } else {
+        TRY(linear_forward_divided(m, &l, r, br->x, NULL, m->branch, NULL));
+    }
+    if (p > 0.0) {
+        drop_rows(m, r, b, br->site, p, m->branch, residual, out);
+    } else {
+        kern_add(m->k, own_count(r) * m->conf.hidden, residual, m->branch, out);
+    }
     return OK;
 }
 
 static enum err attention_norm(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a)
 {
-    return norm_forward(m, r, layer, SLOT_NORM1_GAIN, a->x, a->n1, a->mean1, a->rstd1);
+    return branch_input(m, r, layer, SLOT_NORM1_GAIN, a->x, a->n1, a->mean1, a->rstd1);
 }
 
-/* Queries and keys are rotated by the products that give them, unless positions are learned. */
+/* Queries or keys: the product, their norm, the rotation. Without a norm between, the product rotates. */
+struct turned {
+    enum slot product, gain;
+    uint64_t heads;
+    void *raw, *out; /* raw: where to keep what the product gave; NULL: nowhere */
+    uint64_t ld;     /* of out */
+    float *rstd;
+};
+
+static void project_turned(struct model *m, const struct rows *r, uint64_t layer, struct operand x,
+                           const struct turned *t)
+{
+    struct linear l = model_linear(m, layer, t->product);
+    bool turns = model_conf_rotates(&m->conf, layer), normed = m->conf.qk_norm != QK_NORM_NONE;
+    uint64_t norms = qk_norms(m, t->heads), cols = t->heads * m->conf.head_dim;
+    void *raw = t->raw != NULL ? t->raw : t->out;
+    uint64_t ld = t->raw != NULL ? cols : t->ld;
+    struct rope rope = { 0 };
+    if (turns) {
+        rope = attend_rope(m, r, layer, t->heads, false);
+    }
+    const struct gemm_then then = { .kind = GEMM_THEN_ROPE, .rope = &rope };
+    linear_forward(m, &l, r->count, x, raw, m->kept, ld, turns && !normed ? &then : NULL);
+    if (normed) {
+        kern_headnorm_forward(m->k, r->count, norms, cols / norms, raw, m->kept, ld, model_weight(m, layer, t->gain),
+                              gain_offset(m), (float)m->conf.norm_eps, t->out, m->kept, t->ld, t->rstd);
+    }
+    if (normed && turns) {
+        kern_rope(m->k, r->count, t->out, m->kept, t->ld, &rope);
+    }
+}
+
 static void project(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a)
 {
-    uint64_t q_cols = m->q_cols, kv_cols = m->kv_cols;
-    struct linear q = model_linear(m, layer, SLOT_Q), k = model_linear(m, layer, SLOT_K),
-                  v = model_linear(m, layer, SLOT_V);
-    struct operand x = kept(m, a->n1);
+    uint64_t kv_cols = m->kv_cols;
+    struct linear v = model_linear(m, layer, SLOT_V);
+    struct operand x = branch_operand(m, a->x, a->n1);
     /* first is 0 unless a cache is being extended */
     void *keys = num_at_mut(a->kv, m->kept, r->first * 2 * kv_cols), *values = num_at_mut(keys, m->kept, kv_cols);
-    uint64_t dim = m->conf.head_dim;
-    struct rope of_q = { m->rope_cos, m->rope_sin, m->heads, dim, dim, r->first, r->length, false };
-    struct rope of_k = of_q;
-    of_k.heads = m->kv_heads;
-    const struct gemm_then turn_q = { .kind = GEMM_THEN_ROPE, .rope = &of_q },
-                           turn_k = { .kind = GEMM_THEN_ROPE, .rope = &of_k };
-    bool turns = !m->desc->learned_positions;
-    linear_forward(m, &q, r->count, x, a->q, m->kept, q_cols, turns ? &turn_q : NULL);
-    linear_forward(m, &k, r->count, x, keys, m->kept, 2 * kv_cols, turns ? &turn_k : NULL);
+    project_turned(m, r, layer, x,
+                   &(struct turned){ SLOT_Q, SLOT_Q_GAIN, m->heads, a->q_raw, a->q, m->q_cols, a->q_rstd });
+    project_turned(m, r, layer, x,
+                   &(struct turned){ SLOT_K, SLOT_K_GAIN, m->kv_heads, a->k_raw, keys, 2 * kv_cols, a->k_rstd });
     linear_forward(m, &v, r->count, x, values, m->kept, 2 * kv_cols, NULL);
 }
 
@@ -82,28 +152,40 @@ static void project(struct model *m, const struct rows *r, uint64_t layer, const
 static enum err attention_forward(struct model *m, const struct rows *r, const struct micro *b, uint64_t layer,
                                   const struct layer_act *a)
 {
-    struct linear out = model_linear(m, layer, SLOT_OUT);
+    const struct branch branch = { layer, 2 * (uint32_t)layer + SITE_ATTENTION, SLOT_OUT, SLOT_AFTER1_GAIN,
+                                   kept(m, a->att), &a->after1 };
     const struct gemm_then norm = second_norm(m, layer, a);
     TRY(attention_norm(m, r, layer, a));
     project(m, r, layer, a);
-    TRY(attend_forward(m, r, a));
-    return branch_forward(m, r, b, 2 * (uint32_t)layer + SITE_ATTENTION, &out, kept(m, a->att), a->x, a->x1,
-                          norm_follows(m) ? &norm : NULL);
+    TRY(attend_forward(m, r, layer, a));
+    return branch_forward(m, r, b, &branch, a->x, a->x1, norm_follows(m) ? &norm : NULL);
 }
 
-/* From x1 (normed: n2 is there) to what the activation function takes and, with `act`, gives. */
+static enum gemm_then_kind activation_kind(const struct model *m)
+{
+    bool gated = m->conf.gated;
+    switch (m->conf.activation) {
+    case ACTIVATION_GELU_TANH: return gated ? GEMM_THEN_GEGLU : GEMM_THEN_GELU;
+    case ACTIVATION_GELU: BUG_IF(gated); return GEMM_THEN_GELU_ERF;
+    case ACTIVATION_SILU: break;
+    }
+    BUG_IF(!gated);
+    return GEMM_THEN_SWIGLU;
+}
+
+/* From x1 (of a parallel residual: x) to what the activation function takes and, with `act`, gives; normed: n2 is
+ * there. */
 static enum err mlp_forward(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a,
                             bool normed, bool act)
 {
     struct linear up = model_linear(m, layer, SLOT_UP);
-    struct operand x = kept(m, a->n2);
-    const struct gemm_then activation = {
-        .kind = m->desc->gated ? GEMM_THEN_SWIGLU : GEMM_THEN_GELU, .y = m->act_ffn, .gate = a->gate,
-    };
+    const float *from = m->conf.parallel_residual ? a->x : a->x1;
+    struct operand x = branch_operand(m, from, a->n2);
+    const struct gemm_then activation = { .kind = activation_kind(m), .y = m->act_ffn, .gate = a->gate };
     if (!normed) {
-        TRY(norm_forward(m, r, layer, SLOT_NORM2_GAIN, a->x1, a->n2, a->mean2, a->rstd2));
+        TRY(branch_input(m, r, layer, SLOT_NORM2_GAIN, from, a->n2, a->mean2, a->rstd2));
     }
-    if (m->desc->gated) {
+    if (m->conf.gated) {
         struct linear gate = model_linear(m, layer, SLOT_GATE);
         linear_forward(m, &gate, r->count, x, a->gate, m->kept, m->ffn, NULL);
     }
@@ -111,23 +193,33 @@ static enum err mlp_forward(struct model *m, const struct rows *r, uint64_t laye
     return OK;
 }
 
+static struct branch mlp_branch(const struct model *m, uint64_t layer, const struct layer_act *a)
+{
+    return (struct branch){ layer, 2 * (uint32_t)layer + SITE_MLP, SLOT_DOWN, SLOT_AFTER2_GAIN, f32(m->act_ffn),
+                            &a->after2 };
+}
+
 static enum err layer_forward(struct model *m, const struct rows *r, const struct micro *b, uint64_t layer,
                               const struct layer_act *a)
 {
-    struct linear down = model_linear(m, layer, SLOT_DOWN);
+    const struct branch branch = mlp_branch(m, layer, a);
     TRY(attention_forward(m, r, b, layer, a));
     TRY(mlp_forward(m, r, layer, a, norm_follows(m), true));
-    return branch_forward(m, r, b, 2 * (uint32_t)layer + SITE_MLP, &down, f32(m->act_ffn), a->x1, a[1].x, NULL);
+    return branch_forward(m, r, b, &branch, a->x1, a[1].x, NULL);
 }
 
 enum err recompute_mlp(struct model *m, const struct rows *r, const struct micro *b, uint64_t layer,
                        const struct layer_act *a)
 {
-    bool all = m->shape.recompute == RECOMPUTE_FULL;
+    bool all = m->shape.recompute == RECOMPUTE_FULL, after = all && m->conf.norms != NORMS_BEFORE;
+    const struct branch branch = mlp_branch(m, layer, a);
     if (all) {
         TRY(attention_forward(m, r, b, layer, a));
     }
-    return m->shape.recompute != RECOMPUTE_NONE ? mlp_forward(m, r, layer, a, all && norm_follows(m), false) : OK;
+    if (m->shape.recompute != RECOMPUTE_NONE) {
+        TRY(mlp_forward(m, r, layer, a, all && norm_follows(m), after));
+    }
+    return after ? normed_branch(m, r, &branch) : OK;
 }
 
 enum err recompute_attention(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a)
@@ -156,6 +248,9 @@ static enum err embed_forward(struct model *m, const struct rows *r, const struc
                                      positions != NULL ? x : NULL, x, hidden };
         TRY(comm_tree_sum(m->place.tp, &t));
     }
+    if (m->conf.embed_scale != 1.0) {
+        kern_scale(m->k, own_count(r) * hidden, x, (float)m->conf.embed_scale);
+    }
     if (m->dropping && m->conf.embd_dropout > 0.0) {
         drop_rows(m, r, b, SITE_EMBED, m->conf.embd_dropout, x, NULL, x);
     }
@@ -165,7 +260,7 @@ static enum err embed_forward(struct model *m, const struct rows *r, const struc
 static enum err embedding(struct model *m, const struct rows *r, const struct micro *b, float *x)
 {
     uint32_t token = model_bucket(m, 0, SLOT_EMBED);
-    uint32_t position = m->desc->learned_positions ? model_bucket(m, 0, SLOT_POSITIONS) : token;
+    uint32_t position = m->conf.learned_positions ? model_bucket(m, 0, SLOT_POSITIONS) : token;
     TRY(bucket_use(m, token, false));
     if (position != token) {
         TRY(bucket_use(m, position, false));

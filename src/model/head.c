@@ -10,6 +10,8 @@
 void head_layout(struct model *m, struct arena *a)
 {
     m->logits = arena_take(a, mem_mul(m->head_rows, m->vocab_padded), sizeof(float));
+    m->capped = m->shape.mode == MODEL_TRAIN && m->conf.final_cap > 0.0
+                    ? arena_take(a, mem_mul(m->head_rows, m->vocab_padded), sizeof(float)) : NULL;
     m->row_loss = arena_take(a, m->rows, sizeof(float));
     m->ce = m->place.share.tp > 1 ? arena_take(a, mem_mul(3, m->head_rows), sizeof(float)) : NULL;
 }
@@ -19,6 +21,9 @@ void head_logits(struct model *m, const struct act_set *s, uint64_t first_row, u
     struct linear head = model_head(m);
     struct operand x = kept(m, num_at(s->final_norm, m->kept, first_row * m->conf.hidden));
     linear_forward(m, &head, rows, x, m->logits, NUM_F32, m->vocab_padded, NULL);
+    if (m->conf.final_cap > 0.0) {
+        kern_softcap_forward(m->k, rows * m->vocab_padded, (float)m->conf.final_cap, m->logits);
+    }
 }
 
 /* Losses of logits that lie divided over the tensor-parallel ranks. */
@@ -67,7 +72,11 @@ static enum err head_chunk(struct model *m, const struct act_set *s, const struc
                            const int32_t *target, bool backward)
 {
     uint64_t first = chunk.lo, rows = chunk.hi - chunk.lo, unit = head_unit(m);
+    bool capped = backward && m->conf.final_cap > 0.0;
     head_logits(m, s, first, rows);
+    if (capped) {
+        memcpy(m->capped, m->logits, rows * m->vocab_padded * sizeof(float));
+    }
     if (m->place.tp == NULL) {
         kern_cross_entropy(m->k, rows, m->conf.vocab, m->vocab_padded, m->vocab_padded, m->grain, target + first,
                            m->logits, m->row_loss + first, backward);
@@ -76,6 +85,9 @@ static enum err head_chunk(struct model *m, const struct act_set *s, const struc
     }
     if (!backward) {
         return OK;
+    }
+    if (capped) {
+        kern_softcap_backward(m->k, rows * m->vocab_padded, (float)m->conf.final_cap, m->capped, m->logits);
     }
     TRY(input_grad(m, r, first, rows));
     struct linear head = model_head(m);

@@ -32,6 +32,7 @@ static enum slot bias_slot(enum slot slot)
     case SLOT_K: return SLOT_K_BIAS;
     case SLOT_V: return SLOT_V_BIAS;
     case SLOT_OUT: return SLOT_OUT_BIAS;
+    case SLOT_GATE: return SLOT_GATE_BIAS;
     case SLOT_UP: return SLOT_UP_BIAS;
     case SLOT_DOWN: return SLOT_DOWN_BIAS;
     default: return SLOT_COUNT;

@@ -38,6 +38,9 @@ static void set_limits(struct model *m)
     m->unit_limit = unit_limit_of(s, units_of(s, s->grad_unit), all);
     m->head_limit = unit_limit_of(s, units_of(s, head_unit(m)), vocabulary);
     m->token_limit = unit_limit_of(s, s->seq_length, vocabulary);
+    /* a unit of each norm of a row, over all ranks */
+    m->q_limit = unit_limit_of(s, units_of(s, s->grad_unit) * qk_norms(m, m->conf.heads), all);
+    m->k_limit = unit_limit_of(s, units_of(s, s->grad_unit) * qk_norms(m, m->conf.kv_heads), all);
 }
 
 /* This rank's shares of everything that is divided. */
@@ -90,6 +93,8 @@ enum err model_new(struct model **out, const struct model_conf *c, const struct 
     *out = NULL;
     BUG_IF(shape->sequences == 0 || shape->grad_unit == 0 || shape->grad_unit > shape->seq_length);
     BUG_IF(shape->mode == MODEL_TRAIN && shape->batch == 0);
+    BUG_IF(c->norms != NORMS_BEFORE && (c->norm == NORM_LAYER || c->parallel_residual));
+    BUG_IF(c->qk_norm == QK_NORM_ALL && place->share.tp > 1);
     TRY(mem_alloc(&mem, 1, sizeof(struct model)));
     struct model *m = mem;
     m->conf = *c;
@@ -163,6 +168,38 @@ static unsigned own_parts(const struct model *m)
     return m->shape.mode == MODEL_TRAIN ? train[m->shape.recompute] : 0;
 }
 
+/* What a branch takes: branch_operand. */
+static void *take_input(const struct model *m, struct arena *a)
+{
+    if (m->conf.norms != NORMS_AFTER) {
+        return take_kept(m, a, m->rows, m->conf.hidden);
+    }
+    return m->place.sequence_parallel ? take(a, m->rows, m->conf.hidden) : NULL;
+}
+
+static struct after_act take_after(const struct model *m, struct arena *a)
+{
+    struct after_act after = { 0 };
+    if (m->conf.norms != NORMS_BEFORE) {
+        after.x = take(a, own_rows(m), m->conf.hidden);
+        after.rstd = take(a, m->rows, 1);
+    }
+    return after;
+}
+
+static void layout_qk_norms(const struct model *m, struct arena *a, struct layer_act *l)
+{
+    if (m->conf.qk_norm == QK_NORM_NONE) {
+        return;
+    }
+    l->q_rstd = take(a, m->rows, qk_norms(m, m->heads));
+    l->k_rstd = take(a, m->rows, qk_norms(m, m->kv_heads));
+    if (m->shape.mode == MODEL_TRAIN) {
+        l->q_raw = take_kept(m, a, m->rows, m->q_cols);
+        l->k_raw = take_kept(m, a, m->rows, m->kv_cols);
+    }
+}
+
 /* The cache of MODEL_INFER is per layer and laid out apart. */
 static void layout_parts(const struct model *m, struct arena *a, struct layer_act *l, unsigned parts)
 {
@@ -171,20 +208,23 @@ static void layout_parts(const struct model *m, struct arena *a, struct layer_ac
         l->x = take(a, own, hidden);
     }
     if ((parts & ACT_ATTENTION) != 0) {
-        l->mean1 = m->desc->layer_norm ? take(a, m->rows, 1) : NULL;
+        l->mean1 = m->conf.norm == NORM_LAYER ? take(a, m->rows, 1) : NULL;
         l->rstd1 = take(a, m->rows, 1);
+        layout_qk_norms(m, a, l);
+        l->after1 = take_after(m, a);
+        l->after2 = take_after(m, a);
         l->q = take_kept(m, a, m->rows, m->q_cols);
         l->kv = m->shape.mode != MODEL_INFER ? take_kept(m, a, m->rows, 2 * m->kv_cols) : NULL;
         l->att = take_kept(m, a, m->rows, m->q_cols);
         l->lse = m->shape.mode == MODEL_TRAIN ? take(a, m->rows, m->heads) : NULL;
         l->x1 = take(a, own, hidden);
-        l->mean2 = m->desc->layer_norm ? take(a, m->rows, 1) : NULL;
+        l->mean2 = m->conf.norm == NORM_LAYER ? take(a, m->rows, 1) : NULL;
         l->rstd2 = take(a, m->rows, 1);
     }
     if ((parts & ACT_WIDE) != 0) {
-        l->n1 = take_kept(m, a, m->rows, hidden);
-        l->n2 = own_parts(m) == (ACT_INPUT | ACT_ATTENTION | ACT_WIDE) ? take_kept(m, a, m->rows, hidden) : l->n1;
-        l->gate = m->desc->gated ? take_kept(m, a, m->rows, m->ffn) : NULL;
+        l->n1 = take_input(m, a);
+        l->n2 = own_parts(m) == (ACT_INPUT | ACT_ATTENTION | ACT_WIDE) ? take_input(m, a) : l->n1;
+        l->gate = m->conf.gated ? take_kept(m, a, m->rows, m->ffn) : NULL;
         l->up = take_kept(m, a, m->rows, m->ffn);
     }
 }
@@ -202,7 +242,7 @@ static void layout_set(struct model *m, struct arena *a, const struct chunk *c, 
     }
     if (c->last) {
         s->final_norm = take_kept(m, a, m->rows, m->conf.hidden);
-        s->final_mean = m->desc->layer_norm ? take(a, m->rows, 1) : NULL;
+        s->final_mean = m->conf.norm == NORM_LAYER ? take(a, m->rows, 1) : NULL;
         s->final_rstd = take(a, m->rows, 1);
     }
 }
@@ -212,18 +252,25 @@ static void layout_backward(struct model *m, struct arena *a)
     uint64_t hidden = m->conf.hidden;
     m->dx[0] = take(a, own_rows(m), hidden);
     m->dx[1] = m->place.share.pipe.stages > 1 ? take(a, own_rows(m), hidden) : m->dx[0];
+    m->d_out = m->conf.parallel_residual ? take(a, own_rows(m), hidden) : NULL;
     m->dn = take(a, m->rows, hidden);
     m->d_att = take(a, m->rows, m->q_cols);
     m->dq = take(a, m->rows, m->q_cols);
     m->dkv = take(a, m->rows, 2 * m->kv_cols);
     m->row_dot = take(a, m->length, m->heads);
     m->d_up = take(a, m->rows, m->ffn);
-    m->d_gate = m->desc->gated ? take(a, m->rows, m->ffn) : NULL;
+    m->d_gate = m->conf.gated ? take(a, m->rows, m->ffn) : NULL;
     if (m->place.sequence_parallel) {
         m->full_x = take(a, m->rows, hidden);
-        m->full_mean = m->desc->layer_norm ? take(a, m->rows, 1) : NULL;
+        m->full_mean = m->conf.norm == NORM_LAYER ? take(a, m->rows, 1) : NULL;
         m->full_rstd = take(a, m->rows, 1);
     }
+}
+
+static struct rope_table take_rope(const struct model *m, struct arena *a)
+{
+    float *cos = take(a, m->length, m->conf.rotary_dim / 2), *sin = take(a, m->length, m->conf.rotary_dim / 2);
+    return (struct rope_table){ cos, sin };
 }
 
 void model_layout(struct model *m, struct arena *a)
@@ -237,7 +284,8 @@ void model_layout(struct model *m, struct arena *a)
         }
     }
     m->act_ffn = take(a, m->rows, m->ffn);
-    if (m->place.sequence_parallel || (train && c->resid_dropout + c->embd_dropout > 0.0)) {
+    if (m->place.sequence_parallel || c->norms != NORMS_BEFORE ||
+        (train && c->resid_dropout + c->embd_dropout > 0.0)) {
         m->branch = take(a, m->rows, c->hidden);
     }
     if (train) {
@@ -247,9 +295,11 @@ void model_layout(struct model *m, struct arena *a)
         head_layout(m, a);
     }
     attend_layout(m, a);
-    if (!m->desc->learned_positions) {
-        m->rope_cos = take(a, m->length, c->head_dim / 2);
-        m->rope_sin = take(a, m->length, c->head_dim / 2);
+    if (!c->learned_positions) {
+        m->rope = take_rope(m, a);
+    }
+    if (c->has_local_rope) {
+        m->local_rope = take_rope(m, a);
     }
 }
 
@@ -282,17 +332,18 @@ static uint64_t position_of(const struct model *m, uint64_t t)
     return chunk.lo + t % n;
 }
 
-/* Angle of pair i at position t: t * frequency, in double, rounded to fp32 once (Su et al., 2021). */
-static void fill_rope(struct model *m)
+/* Angle of pair i at position t: t * frequency; its cosine and sine times `scale`, in double, rounded to fp32 once (Su
+ * et al., 2021). */
+static void fill_rope(const struct model *m, const struct rope_conf *conf, const struct rope_table *table)
 {
     uint64_t half = m->conf.rotary_dim / 2;
     double frequency[MODEL_HEAD_DIM_MAX / 2], scale;
-    model_conf_frequencies(&m->conf, &m->conf.rope, m->shape.seq_length, frequency, &scale);
+    model_conf_frequencies(&m->conf, conf, m->shape.seq_length, frequency, &scale);
     for (uint64_t i = 0; i < half; i++) {
         for (uint64_t t = 0; t < m->length; t++) {
             double angle = (double)position_of(m, t) * frequency[i];
-            m->rope_cos[t * half + i] = (float)(fmath_cos(angle) * scale);
-            m->rope_sin[t * half + i] = (float)(fmath_sin(angle) * scale);
+            table->cos[t * half + i] = (float)(fmath_cos(angle) * scale);
+            table->sin[t * half + i] = (float)(fmath_sin(angle) * scale);
         }
     }
 }
@@ -302,8 +353,11 @@ enum err model_ready(struct model *m)
     for (uint64_t row = 0; row < m->rows; row++) {
         m->position[row] = (int32_t)position_of(m, row % m->length);
     }
-    if (!m->desc->learned_positions) {
-        fill_rope(m);
+    if (!m->conf.learned_positions) {
+        fill_rope(m, &m->conf.rope, &m->rope);
+    }
+    if (m->conf.has_local_rope) {
+        fill_rope(m, &m->conf.local_rope, &m->local_rope);
     }
     if (m->place.tp != NULL) {
         void *window;
@@ -490,12 +544,22 @@ enum err model_infer(struct model *m, uint64_t first, uint64_t count, const int3
     return OK;
 }
 
+/* Keys that a query sees, summed over the queries of a sequence and all layers. */
+static double seen_keys(const struct model_conf *c, uint64_t seq_length)
+{
+    double t = (double)seq_length, w = c->window < seq_length ? (double)c->window : t, sum = 0;
+    for (uint64_t l = 0; l < c->layers; l++) {
+        sum += model_conf_windowed(c, l) ? w * (w + 1.0) / 2.0 + (t - w) * w : t * (t + 1.0) / 2.0;
+    }
+    return sum;
+}
+
 double model_layer_flops(const struct model_conf *c, uint64_t seq_length)
 {
     double q = (double)(c->heads * c->head_dim), kv = (double)(c->kv_heads * c->head_dim);
     double hidden = (double)c->hidden, ffn = (double)c->ffn;
-    double matrices = hidden * (q + 2.0 * kv) + q * hidden + (family_desc(c->family)->gated ? 3.0 : 2.0) * hidden * ffn;
-    return 6.0 * matrices + 12.0 * q * ((double)seq_length + 1.0) / 2.0;
+    double matrices = hidden * (q + 2.0 * kv) + q * hidden + (c->gated ? 3.0 : 2.0) * hidden * ffn;
+    return 6.0 * matrices + 12.0 * q * seen_keys(c, seq_length) / ((double)seq_length * (double)c->layers);
 }
 
 double model_head_flops(const struct model_conf *c)

@@ -140,8 +140,8 @@ MUST_USE enum err model_infer(struct model *m, uint64_t first, uint64_t count, c
                               float *logits);
 
 /* Floating-point operations of one token's forward and backward (products with parameters and attention; fused
- * multiply-add = 2). A layer: 6 x its matrix parameters + 12 x heads x head_dim x (T + 1) / 2; the head: 6 x hidden x
- * vocab; the model: both. */
+ * multiply-add = 2). A layer, the mean of all: 6 x its matrix parameters + 12 x heads x head_dim x the keys that a
+ * query sees, (T + 1) / 2 without a window; the head: 6 x hidden x vocab; the model: both. */
 double model_layer_flops(const struct model_conf *c, uint64_t seq_length);
 double model_head_flops(const struct model_conf *c);
 double model_train_flops(const struct model_conf *c, uint64_t seq_length);

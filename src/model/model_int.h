@@ -11,19 +11,30 @@
 /* Rows of logits computed at once: bounds the buffer to this many rows of the vocabulary; changes no bit. */
 #define HEAD_ROWS_MAX 512u
 
+/* The norm behind a branch (NORMS_AFTER, NORMS_BOTH; else NULL). */
+struct after_act {
+    float *x;    /* [own][C] what the branch gave */
+    float *rstd; /* [R], own rows set */
+};
+
 /* What one layer's forward leaves for its backward. With RECOMPUTE_SELECTIVE layers share one n1 (which is also n2),
- * gate and up, with RECOMPUTE_FULL everything but x. Arrays without a type are numbers of m->kept. */
+ * gate and up, with RECOMPUTE_FULL everything but x. Arrays without a type are numbers of m->kept. With NORMS_AFTER the
+ * branches take x and x1 themselves: n1 and n2 are all rows of these, fp32, with sequence parallelism, else NULL. */
 struct layer_act {
     float *x;             /* [own][C] input of the layer (residual stream) */
     void *n1;             /* [R][C] first norm */
     float *mean1, *rstd1; /* [R], own rows set; mean only with LayerNorm */
+    void *q_raw, *k_raw;  /* [R][Q], [R][K] before their norms; NULL: there are none, or no backward pass */
+    float *q_rstd, *k_rstd; /* [R][norms of a row]; NULL: there are none */
     void *q;              /* [R][Q] */
     void *kv;             /* [R][2 K]: keys, then values; MODEL_INFER: the cache [positions][2 K] */
     void *att;            /* [R][Q] attention output */
     float *lse;           /* [sequences][chunks][H][rows of a chunk] */
+    struct after_act after1;
     float *x1;            /* [own][C] after attention */
     void *n2;             /* [R][C] second norm */
     float *mean2, *rstd2;
+    struct after_act after2;
     void *gate;           /* [R][F], gated families */
     void *up;             /* [R][F] */
 };
@@ -51,6 +62,11 @@ struct context {
     float *dq, *dkv;         /* [T][Q], [T][2 K] */
 };
 
+/* Cosines and sines of a kind of layers, [local length][rotary_dim / 2]. */
+struct rope_table {
+    float *cos, *sin;
+};
+
 /* Own rows of a call, and whose the others are. */
 struct rows {
     uint64_t count, length; /* all rows; those of one sequence */
@@ -73,6 +89,7 @@ struct model {
     uint64_t length;     /* tokens of a sequence here */
     uint32_t chunks_of_sequence;
     float unit_limit, head_limit, token_limit; /* what scaled units must be below: see unit_limit_of in model.c */
+    float q_limit, k_limit; /* the same of the norms of queries and keys */
     uint64_t rows, head_rows; /* most rows of one call */
     struct chunk *chunk; /* heap, [pipe.chunks] */
     struct layer_act shared; /* what layers do not have for themselves */
@@ -81,14 +98,16 @@ struct model {
     bool bad;
     float *window;       /* of the tensor-parallel group; without one, none */
     float *logits;       /* [head_rows][V] */
+    float *capped;       /* [head_rows][V] logits after their cap, while their gradient replaces them; training */
     float *row_loss;     /* [R] */
     float *act_ffn;      /* [R][F] activation output; in backward also d of it */
-    float *branch;       /* [R][C] output of a branch before dropout; its gradient; with neither dropout nor sequence
-                          * parallelism NULL */
+    float *branch;       /* [R][C] output of a branch before dropout, or of the norm behind it; the gradient of a
+                          * branch; with neither dropout nor such norms nor sequence parallelism NULL */
     float *ce;           /* [3][head_rows] maxima, targets' logits, sums; with tensor parallelism */
     /* backward only */
     float *dx[2];          /* [own][C], used alternately */
     uint32_t turn;
+    float *d_out;          /* [own][C] gradient of a layer's output, which both branches of a parallel residual take */
     float *dn;             /* [R][C] */
     float *d_att;          /* [R][Q] */
     float *dq, *dkv;       /* [R][Q], [R][2 K] */
@@ -96,7 +115,7 @@ struct model {
     float *d_gate, *d_up;  /* [R][F] */
     float *full_x, *full_mean, *full_rstd; /* [R][C], [R], [R]; with sequence parallelism */
     struct context ctx;
-    float *rope_cos, *rope_sin; /* [local length][D/2] */
+    struct rope_table rope, local_rope; /* local: of layers with a window where the family has a table for these */
 };
 
 /* Stretches of rows that may be one sum over units. Units are counted from the start of a sequence and none straddles
@@ -126,6 +145,18 @@ static inline uint64_t head_unit(const struct model *m)
 static inline uint64_t own_count(const struct rows *r)
 {
     return r->own.hi - r->own.lo;
+}
+
+/* What norms add to their gains. */
+static inline float gain_offset(const struct model *m)
+{
+    return m->conf.gain_offset ? 1.0f : 0.0f;
+}
+
+/* Norms of a row of queries or keys that has so many heads here: one a head, or one of all. */
+static inline uint64_t qk_norms(const struct model *m, uint64_t heads)
+{
+    return m->conf.qk_norm == QK_NORM_ALL ? 1 : heads;
 }
 
 /* The rows of a call with so many sequences, and which of them are this rank's own. */
@@ -171,6 +202,16 @@ static inline struct operand kept(const struct model *m, const void *p)
     return (struct operand){ p, m->kept };
 }
 
+/* What a branch takes: its norm n or, where the norm is behind it, the residual stream x (all rows of it in n when this
+ * rank keeps a part of them). */
+static inline struct operand branch_operand(const struct model *m, const float *x, const void *n)
+{
+    if (m->conf.norms != NORMS_AFTER) {
+        return kept(m, n);
+    }
+    return f32(m->place.sequence_parallel ? n : x);
+}
+
 /* y[rows][ldy] = x W^T + bias, of numbers of y_type; the sum over `in` is one chain. `then`: done to finished rows;
  * NULL: nothing. */
 void linear_forward(struct model *m, const struct linear *l, uint64_t rows, struct operand x, void *y,
@@ -213,10 +254,12 @@ enum { SITE_EMBED = 0, SITE_ATTENTION = 1, SITE_MLP = 2 }; /* of layer l: 2 l + 
 /* ---- attention (attend.c) ---- */
 
 /* q, kv -> att of every sequence; collective over the context-parallel group. */
-MUST_USE enum err attend_forward(struct model *m, const struct rows *r, const struct layer_act *a);
-/* m->d_att -> m->dq, m->dkv. Collective likewise. */
-MUST_USE enum err attend_backward(struct model *m, const struct rows *r, const struct layer_act *a);
+MUST_USE enum err attend_forward(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a);
+/* m->d_att -> m->dq, m->dkv, rotated back. Collective likewise. */
+MUST_USE enum err attend_backward(struct model *m, const struct rows *r, uint64_t layer, const struct layer_act *a);
 void attend_layout(struct model *m, struct arena *a);
+/* How a layer rotates `heads` heads from position r->first on; for layers that do. */
+struct rope attend_rope(const struct model *m, const struct rows *r, uint64_t layer, uint64_t heads, bool inverse);
 
 /* ---- the passes ---- */
 

@@ -42,7 +42,7 @@ static enum err open_model(struct session *s, const struct session_options *o,
         .grad_unit = o->seq_length > 0 ? o->seq_length : c->positions,
         .bf16 = arithmetic->bf16,
     };
-    if (family_desc(c->family)->learned_positions && shape.seq_length > c->positions) {
+    if (c->learned_positions && shape.seq_length > c->positions) {
         return FAIL(ERR_USAGE, "%llu positions were asked for, the model has learned %llu | use at most %llu",
                     (unsigned long long)shape.seq_length, (unsigned long long)c->positions,
                     (unsigned long long)c->positions);

@@ -10,7 +10,10 @@ static struct model_conf small(enum family family)
     bool gpt2 = family == FAMILY_GPT2;
     return (struct model_conf){
         .family = family, .layers = 4, .hidden = 64, .heads = 8, .kv_heads = gpt2 ? 8 : 4, .head_dim = 8, .ffn = 128,
-        .vocab = 300, .positions = 64, .norm_eps = 1e-5, .rope_theta = 1e4, .initializer_range = 0.02, .tied = gpt2,
+        .vocab = 300, .positions = 64, .norm_eps = 1e-5, .norm = gpt2 ? NORM_LAYER : NORM_RMS,
+        .activation = gpt2 ? ACTIVATION_GELU_TANH : ACTIVATION_SILU, .gated = !gpt2, .learned_positions = gpt2,
+        .rotary_dim = gpt2 ? 0 : 8, .rope = { .theta = 1e4, .factor = 1, .attention_factor = 1 }, .embed_scale = 1,
+        .attention_scale = 0.35355339059327379, .initializer_range = 0.02, .tied = gpt2,
         .resid_dropout = gpt2 ? 0.1 : 0, .embd_dropout = gpt2 ? 0.1 : 0,
     };
 }

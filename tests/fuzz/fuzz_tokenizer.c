@@ -1,0 +1,43 @@
+/* tokenizer.json, and what it makes of a few texts. */
+#include "base/buf.h"
+#include "data/tokenizer.h"
+#include "fuzz.h"
+
+FUZZ_FILES("tokenizer.json")
+
+static void use(const struct tokenizer *t)
+{
+    static const char *const texts[] = { "", "Hello, world!  12345\n\n\tx",
+                                         "\xc3\x84\xcc\x88 \xe4\xbd\xa0\xe5\xa5\xbd <s>",
+                                         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" };
+    struct tokenizer_scratch *s;
+    struct tokens tokens = { 0 };
+    struct buf out = { 0 };
+    fuzz_need(tokenizer_scratch_new(&s, t) == OK, "a loaded tokenizer can be used");
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        for (unsigned flags = 0; flags < 4; flags++) {
+            tokens.count = 0;
+            enum err err = tokenizer_encode(t, s, texts[i], strlen(texts[i]), flags, &tokens);
+            struct tokenizer_decoding d = { 0 };
+            for (size_t k = 0; err == OK && k < tokens.count; k++) {
+                fuzz_need(tokens.id[k] >= 0 && (uint64_t)tokens.id[k] < tokenizer_vocab(t), "ids are below the count");
+                err = tokenizer_decode(t, &d, tokens.id[k], &out);
+                fuzz_need(err == OK, "what was encoded is decoded");
+            }
+        }
+    }
+    tokens_release(&tokens);
+    buf_release(&out);
+    tokenizer_scratch_free(s);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    FUZZ_START();
+    struct tokenizer *t = NULL;
+    if (tokenizer_load(&t, fuzz_file("tokenizer.json", data, size)) == OK) {
+        use(t);
+    }
+    tokenizer_free(t);
+    return 0;
+}
