@@ -12,6 +12,8 @@ echo "== attention beside the peak"
 "$build/bench_attention"
 echo "== rows, parameters and the loss beside the speed of memory"
 "$build/bench_row"
+echo "== loading and saving tensor files beside copies of the page cache"
+"$build/bench_ckpt"
 if [ -n "${INVAR_PYTHON:-}" ]; then
     echo "== training step of GPT-2 124M beside PyTorch"
     "$(dirname "$0")/step.sh" "$build/invar"

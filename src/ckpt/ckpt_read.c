@@ -192,9 +192,9 @@ static enum err read_one(const struct st_set *set, const struct ckpt_tensor *wan
     }
     const struct st_file *f = place->file;
     struct st_tensor *t = place->tensor;
-    TRY(st_load(f, t, want));
-    const char *saved = listed != NULL ? listed->tensors[t - f->tensors].hash : t->hash;
-    if (strcmp(t->hash, saved) != 0) {
+    TRY(st_load(f, t, listed != NULL, want));
+    const char *saved = listed != NULL ? listed->tensors[t - f->tensors].hash : NULL;
+    if (saved != NULL && strcmp(t->hash, saved) != 0) {
         return FAIL(ERR_DATA, "%s: %.200s (bytes %" PRIu64 " to %" PRIu64 "): hash %s, the manifest says %s | the file "
                     "was damaged after it was saved: use another checkpoint", f->path, t->name,
                     f->data_start + t->begin, f->data_start + t->end, t->hash, saved);

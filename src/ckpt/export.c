@@ -15,7 +15,7 @@
 #include "base/mem.h"
 #include "ckpt/st_set.h"
 
-#define BLOCK_ELEMENTS ((size_t)1 << 18) /* narrowed at once: 512 KiB */
+#define BLOCK_ELEMENTS ((size_t)1 << 16) /* narrowed at once: stays in the cache */
 
 struct export {
     char *folder, *temp;
@@ -331,16 +331,49 @@ static enum err fail_range(const struct export *e, uint64_t element, float value
                 t->name, element, (double)value, t->dtype->name);
 }
 
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
+/* Whether a finite value became infinite on the way: 1, else 0; without branches, so that loops are of vectors. */
+static uint32_t became_infinite(uint32_t narrow, uint32_t bits, uint32_t infinite)
+{
+    return (uint32_t)((narrow & 0x7fffu) == infinite) & (uint32_t)((bits & 0x7fffffffu) != 0x7f800000u);
+}
+
+static uint32_t narrow_f16(const float *values, size_t count, uint16_t *out)
+{
+    uint32_t beyond = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = bits_of(values[i]);
+        out[i] = f16_narrow(bits);
+        beyond |= became_infinite(out[i], bits, 0x7c00u);
+    }
+    return beyond;
+}
+
+static uint32_t narrow_bf16(const float *restrict values, size_t count, uint16_t *restrict out)
+{
+    uint32_t beyond = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = bits_of(values[i]), rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+        uint32_t nan = 0u - (uint32_t)((bits & 0x7fffffffu) > 0x7f800000u);
+        uint32_t narrow = (rounded & ~nan) | ((bits >> 16 | 0x40u) & nan); /* bf16_narrow */
+        out[i] = (uint16_t)narrow;
+        beyond |= became_infinite(narrow, bits, 0x7f80u);
+    }
+    return beyond;
+}
+
 static enum err add_narrow(struct export *e, const float *values, size_t count)
 {
     bool half = strcmp(e->list[e->at].dtype->name, "F16") == 0;
-    uint32_t infinite = half ? 0x7c00u : 0x7f80u;
-    for (size_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, &values[i], sizeof(bits));
-        uint16_t narrow = half ? f16_narrow(bits) : bf16_narrow(bits);
-        e->narrow[i] = narrow;
-        if ((narrow & 0x7fffu) == infinite && (bits & 0x7fffffffu) != 0x7f800000u) {
+    uint32_t beyond = half ? narrow_f16(values, count, e->narrow) : narrow_bf16(values, count, e->narrow);
+    for (size_t i = 0; beyond != 0; i++) {
+        if (became_infinite(e->narrow[i], bits_of(values[i]), half ? 0x7c00u : 0x7f80u) != 0) {
             return fail_range(e, e->done + i, values[i]);
         }
     }

@@ -68,8 +68,8 @@ MUST_USE enum err st_bytes(const struct st_file *f, uint64_t offset, void *out, 
  * may be `out` itself for F32. */
 MUST_USE enum err st_floats(const struct st_file *f, const struct st_tensor *t, uint64_t first, size_t count, void *raw,
                             float *out);
-/* Read a whole float tensor once, set t->hash and fill the boxes of `want`, which has its shape. */
-MUST_USE enum err st_load(const struct st_file *f, struct st_tensor *t, const struct ckpt_tensor *want);
+/* Read a whole float tensor once and fill the boxes of `want`, whose rows are as long; hashed: set t->hash. */
+MUST_USE enum err st_load(const struct st_file *f, struct st_tensor *t, bool hashed, const struct ckpt_tensor *want);
 /* Read the file once from start to end: sets f->hash and each tensor's hash, sum and not_finite. */
 MUST_USE enum err st_scan(struct st_file *f);
 

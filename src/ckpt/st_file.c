@@ -138,10 +138,16 @@ static void widen(const struct st_tensor *t, const unsigned char *raw, size_t co
         return;
     }
     bool half = strcmp(t->dtype->name, "F16") == 0;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count && half; i++) {
         uint16_t stored;
         memcpy(&stored, raw + 2 * i, 2);
-        uint32_t bits = half ? f16_widen(stored) : (uint32_t)stored << 16;
+        uint32_t bits = f16_widen(stored);
+        memcpy(&out[i], &bits, 4);
+    }
+    for (size_t i = 0; i < count && !half; i++) {
+        uint16_t stored;
+        memcpy(&stored, raw + 2 * i, 2);
+        uint32_t bits = (uint32_t)stored << 16;
         memcpy(&out[i], &bits, 4);
     }
 }
@@ -159,20 +165,33 @@ enum err st_floats(const struct st_file *f, const struct st_tensor *t, uint64_t 
 /* Elements of a block whatever they are stored in. */
 #define BLOCK_ELEMENTS (ST_BLOCK_BYTES / sizeof(float))
 
-enum err st_load(const struct st_file *f, struct st_tensor *t, const struct ckpt_tensor *want)
+/* Where elements [first, first + count) of the tensor lie in a box that has all of them side by side; NULL: it has
+ * not. */
+static float *place_in(const struct ckpt_box *b, uint64_t row_length, uint64_t first, size_t count)
+{
+    uint64_t start = b->row0 * row_length + b->begin, length = b->end - b->begin;
+    bool whole = b->col0 == 0 && b->cols == row_length && first >= start && count <= length &&
+                 first - start <= length - count;
+    return whole ? b->data + (first - start) : NULL;
+}
+
+enum err st_load(const struct st_file *f, struct st_tensor *t, bool hashed, const struct ckpt_tensor *want)
 {
     void *mem = NULL;
-    struct hash_stream *hash = hash_stream_begin();
-    enum err err = hash != NULL ? mem_alloc(&mem, 2, ST_BLOCK_BYTES) : FAIL(ERR_RESOURCE, "out of memory for a hash");
+    struct hash_stream *hash = hashed ? hash_stream_begin() : NULL;
+    enum err err = hash != NULL || !hashed ? mem_alloc(&mem, 2, ST_BLOCK_BYTES)
+                                           : FAIL(ERR_RESOURCE, "out of memory for a hash");
     uint64_t width = t->dtype->bits / 8, row_length = ckpt_row_length(want);
     for (uint64_t first = 0; first < t->elements && err == OK; first += BLOCK_ELEMENTS) {
         size_t some = t->elements - first < BLOCK_ELEMENTS ? (size_t)(t->elements - first) : BLOCK_ELEMENTS;
-        float *values = mem, *raw = width == sizeof(float) ? values : values + BLOCK_ELEMENTS;
+        float *place = want->boxes_count > 0 ? place_in(&want->boxes[0], row_length, first, some) : NULL;
+        float *values = place != NULL ? place : mem; /* where it goes, without a copy */
+        float *raw = width == sizeof(float) ? values : (float *)mem + BLOCK_ELEMENTS;
         err = st_floats(f, t, first, some, raw, values);
-        if (err == OK) {
+        if (err == OK && hashed) {
             hash_stream_add(hash, raw, some * width);
         }
-        for (size_t i = 0; i < want->boxes_count && err == OK; i++) {
+        for (size_t i = place != NULL ? 1 : 0; i < want->boxes_count && err == OK; i++) {
             ckpt_box_load(&want->boxes[i], row_length, first, some, values);
         }
     }

@@ -263,7 +263,7 @@ static void all_fp16_values_widen_exactly(void **state)
         memcpy(bytes + 8 + strlen(header) + 2 * h, &stored, 2);
     }
     assert_ok(try_bytes(bytes, count, &f));
-    assert_ok(st_load(&f, &f.tensors[0], &whole));
+    assert_ok(st_load(&f, &f.tensors[0], true, &whole));
     for (unsigned h = 0; h < 65536; h++) {
         uint32_t bits;
         memcpy(&bits, &out[h], 4);
@@ -298,7 +298,7 @@ static void bf16_widens_and_other_types_have_no_floats(void **state)
     size_t count = make_file(bytes, header, strlen(header), 4);
     memcpy(bytes + 8 + strlen(header), "\x80\x3f\x01\x80", 4); /* 1 and the smallest negative denormal of bf16 */
     assert_ok(try_bytes(bytes, count, &f));
-    assert_ok(st_load(&f, &f.tensors[0], &whole));
+    assert_ok(st_load(&f, &f.tensors[0], true, &whole));
     assert_memory_equal(out, "\x00\x00\x80\x3f\x00\x00\x01\x80", 8);
     st_close(&f);
     assert_false(st_dtype_find("I32")->floats);
@@ -339,7 +339,7 @@ static void a_file_that_is_cut_after_opening_gives_an_error_with_the_offset(void
     assert_ok(try_header(T("[1024]", "[0,4096]"), 4096, &f));
     assert_int_equal(f.data_start, 68);
     assert_int_equal(truncate(path, 68 + 100), 0);
-    assert_fails(ERR_DATA, "the file ends at byte 168", st_load(&f, &f.tensors[0], &whole));
+    assert_fails(ERR_DATA, "the file ends at byte 168", st_load(&f, &f.tensors[0], true, &whole));
     assert_fails(ERR_DATA, "the file ends at byte 168", st_scan(&f));
     st_close(&f);
 }
