@@ -273,7 +273,7 @@ static enum err run_spm(struct pass *p)
     if (at == p->bytes) {
         return OK;
     }
-    if (spm->dummy_prefix && !spm->suffix) {
+    if (spm->dummy_prefix) {
         TRY(add_escaped(p, " ", 1));
     }
     bool after_space = spm->remove_extra;
@@ -291,7 +291,7 @@ static enum err run_spm(struct pass *p)
     if (spm->remove_extra) {
         trim_end(p);
     }
-    return spm->dummy_prefix && spm->suffix ? add_escaped(p, " ", 1) : OK;
+    return OK;
 }
 
 static bool changes_nothing(const struct normal_step *s, const struct char_table *table, const char *text, size_t bytes)

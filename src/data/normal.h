@@ -18,7 +18,7 @@ enum normal_kind {
 };
 
 struct normal_spm {
-    bool dummy_prefix, remove_extra, escape, suffix;
+    bool dummy_prefix, remove_extra, escape;
     const struct symbol_trie *user; /* user-defined symbols stay as they are; NULL: none */
 };
 

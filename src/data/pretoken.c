@@ -15,6 +15,10 @@ static const char qwen2_pattern[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
+static const char cl100k_pattern[] =
+    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*+|\\s++$|"
+    "\\s*[\\r\\n]|\\s+(?!\\S)|\\s";
+
 static const struct {
     const char *pattern;
     enum pretoken_scanner scanner;
@@ -37,8 +41,11 @@ enum pretoken_scanner pretoken_scanner_of(const char *pattern, size_t bytes)
 
 const char *pretoken_pattern(enum pretoken_scanner s)
 {
-    return s == SCANNER_GPT2 ? gpt2_pattern : s == SCANNER_LLAMA3 ? llama3_pattern : s == SCANNER_QWEN2 ? qwen2_pattern
-                                                                                                       : "";
+    static const char *const patterns[] = {
+        [SCANNER_NONE] = "", [SCANNER_GPT2] = gpt2_pattern, [SCANNER_LLAMA3] = llama3_pattern,
+        [SCANNER_QWEN2] = qwen2_pattern, [SCANNER_CL100K] = cl100k_pattern,
+    };
+    return patterns[s];
 }
 
 /* Class of the character at p and its length. */
@@ -220,6 +227,15 @@ static const char *next_qwen2(const struct char_table *t, const char *p, const c
     return (const char *)next_lines(t, (const unsigned char *)p, (const unsigned char *)end, 1);
 }
 
+/* White space up to the end of the text is one word. */
+static const char *next_cl100k(const struct char_table *t, const char *text, const char *text_end)
+{
+    const unsigned char *p = (const unsigned char *)text, *end = (const unsigned char *)text_end;
+    size_t len;
+    return class_at(t, p, &len) == CHAR_SPACE && run_end(t, p, end, CHAR_SPACE) == end ? text_end :
+                                                                                         next_llama3(t, text, text_end);
+}
+
 static const char *next_none(const struct char_table *t, const char *p, const char *end)
 {
     (void)t;
@@ -234,6 +250,7 @@ pretoken_next_fn *pretoken_scan(enum pretoken_scanner s)
         [SCANNER_GPT2] = next_gpt2,
         [SCANNER_LLAMA3] = next_llama3,
         [SCANNER_QWEN2] = next_qwen2,
+        [SCANNER_CL100K] = next_cl100k,
     };
     return scan[s];
 }

@@ -59,6 +59,7 @@ enum pretoken_scanner {
     SCANNER_GPT2,   /* GPT-2, GPT-NeoX, Phi-2, StarCoder */
     SCANNER_LLAMA3, /* Llama 3; cl100k as Hugging Face writes it */
     SCANNER_QWEN2,  /* Qwen2, 2.5, 3: as Llama 3 with single digits */
+    SCANNER_CL100K, /* tiktoken's cl100k_base: as Llama 3 with the white space at the end of the text in one word */
 };
 /* The scanner of a pattern text, SCANNER_NONE when it has none. */
 enum pretoken_scanner pretoken_scanner_of(const char *pattern, size_t bytes);

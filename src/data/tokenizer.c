@@ -14,7 +14,8 @@
 #include "data/tokenizer_int.h"
 
 #define SUPPORTED                                                                                                      \
-    "supported: \"bytes\", tokenizer.json (BPE), vocab.json or encoder.json with merges.txt or vocab.bpe"
+    "supported: \"bytes\", tokenizer.json, tokenizer.model, cl100k_base.tiktoken (or o200k_base, "                     \
+    "p50k_base, r50k_base), vocab.json or encoder.json with merges.txt or vocab.bpe"
 
 static const char *text_of(const struct tokenizer_file *f)
 {
@@ -108,7 +109,6 @@ static enum err find_eot(struct tokenizer *t, const char *folder, const json_t *
     static const char *const usual[] = { "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>" };
     const json_t *both[2] = { config, map };
     bool found;
-    t->eot = -1;
     for (int i = 0; i < 2; i++) {
         size_t bytes;
         const char *text = token_content(json_object_get(both[i], "eos_token"), &bytes);
@@ -123,11 +123,8 @@ static enum err find_eot(struct tokenizer *t, const char *folder, const json_t *
         }
         return OK;
     }
-    for (size_t i = 0; i < sizeof(usual) / sizeof(usual[0]); i++) {
+    for (size_t i = 0; i < sizeof(usual) / sizeof(usual[0]) && t->eot < 0; i++) {
         TRY(set_eot(t, usual[i], strlen(usual[i]), &found));
-        if (found) {
-            return OK;
-        }
     }
     return OK;
 }
@@ -159,46 +156,86 @@ static enum err finish(struct tokenizer *t)
     return OK;
 }
 
-/* json_name NULL: only vocab.json and merges.txt. */
-static enum err parse_definition(struct tokenizer *t, const char *folder, const char *json_name, const json_t *config)
+/* Which files to look for in a folder; NULL: not this kind. */
+struct names {
+    const char *json, *spm, *tiktoken;
+};
+
+static enum err parse_pair(struct tokenizer *t, const char *folder, const json_t *config)
 {
     struct tokenizer_file *file, *merges;
-    json_t *root = NULL;
-    char *path = NULL;
-    enum err err = OK;
-    file = NULL;
-    if (json_name != NULL) {
-        TRY(tokenizer_keep(t, folder, json_name, "tokenizer.json", true, &file));
-    }
-    if (file != NULL) {
-        TRY_OUT(file_join(&path, folder, json_name));
-        TRY_OUT(json_parse(&root, path, text_of(file), file->text.bytes));
-        TRY_OUT(tokenizer_parse_json(t, path, root));
-        TRY_OUT(tokenizer_parse_decoder(t, folder, config));
-        goto out;
-    }
-    TRY_OUT(tokenizer_keep(t, folder, "vocab.json", "vocab.json", true, &file));
+    TRY(tokenizer_keep(t, folder, "vocab.json", "vocab.json", true, &file));
     if (file == NULL) {
-        TRY_OUT(tokenizer_keep(t, folder, "encoder.json", "vocab.json", true, &file));
+        TRY(tokenizer_keep(t, folder, "encoder.json", "vocab.json", true, &file));
     }
-    TRY_OUT(tokenizer_keep(t, folder, "merges.txt", "merges.txt", true, &merges));
+    TRY(tokenizer_keep(t, folder, "merges.txt", "merges.txt", true, &merges));
     if (merges == NULL) {
-        TRY_OUT(tokenizer_keep(t, folder, "vocab.bpe", "merges.txt", true, &merges));
+        TRY(tokenizer_keep(t, folder, "vocab.bpe", "merges.txt", true, &merges));
     }
     if (file == NULL || merges == NULL) {
         bool pair = file != NULL || merges != NULL;
-        err = FAIL(ERR_DATA, "%s: no tokenizer that can be read%s | " SUPPORTED, folder,
-                   !pair ? "" : file == NULL ? " (merges without a vocabulary)" : " (a vocabulary without merges)");
-        goto out;
+        return FAIL(ERR_DATA, "%s: no tokenizer that can be read%s | " SUPPORTED, folder,
+                    !pair ? "" : file == NULL ? " (merges without a vocabulary)" : " (a vocabulary without merges)");
     }
-    err = tokenizer_parse_vocab(t, folder, file, merges, config);
-out:
+    return tokenizer_parse_vocab(t, folder, file, merges, config);
+}
+
+static enum err parse_file(struct tokenizer *t, const char *path, const struct names *n,
+                           const struct tokenizer_file *file)
+{
+    json_t *root = NULL;
+    if (n->spm != NULL) {
+        return tokenizer_parse_spm(t, path, &file->text);
+    }
+    if (n->tiktoken != NULL) {
+        return tokenizer_parse_tiktoken(t, path, n->tiktoken, &file->text);
+    }
+    TRY(json_parse(&root, path, text_of(file), file->text.bytes));
+    enum err err = tokenizer_parse_json(t, path, root);
     json_decref(root);
+    return err;
+}
+
+/* *found false: there is no such file. */
+static enum err parse_named(struct tokenizer *t, const char *folder, const struct names *n, const json_t *config,
+                            bool *found)
+{
+    const char *name = n->json != NULL ? n->json : n->spm != NULL ? n->spm : n->tiktoken;
+    const char *save_as = n->json != NULL ? "tokenizer.json" : n->spm != NULL ? "tokenizer.model" : n->tiktoken;
+    struct tokenizer_file *file;
+    char *path;
+    TRY(tokenizer_keep(t, folder, name, save_as, true, &file));
+    *found = file != NULL;
+    if (!*found) {
+        return OK;
+    }
+    TRY(file_join(&path, folder, name));
+    enum err err = parse_file(t, path, n, file);
+    err = err != OK ? err : tokenizer_parse_decoder(t, folder, config);
     free(path);
     return err;
 }
 
-static enum err load_folder(struct tokenizer *t, const char *folder, const char *json_name)
+/* The named files in their order, then a vocabulary with merges. */
+static enum err parse_definition(struct tokenizer *t, const char *folder, const struct names *n, const json_t *config)
+{
+    bool found = false;
+    if (n->json != NULL) {
+        TRY(parse_named(t, folder, &(struct names){ .json = n->json }, config, &found));
+    }
+    if (!found && n->spm != NULL) {
+        TRY(parse_named(t, folder, &(struct names){ .spm = n->spm }, config, &found));
+    }
+    if (!found && n->tiktoken != NULL) {
+        TRY(parse_named(t, folder, &(struct names){ .tiktoken = n->tiktoken }, config, &found));
+    }
+    for (size_t i = 0; !found && n->json != NULL && n->spm != NULL && tokenizer_tiktoken_name(i) != NULL; i++) {
+        TRY(parse_named(t, folder, &(struct names){ .tiktoken = tokenizer_tiktoken_name(i) }, config, &found));
+    }
+    return found ? OK : parse_pair(t, folder, config);
+}
+
+static enum err load_folder(struct tokenizer *t, const char *folder, const struct names *n)
 {
     struct tokenizer_file *config_file, *map_file, *template;
     json_t *config = NULL, *map = NULL;
@@ -208,7 +245,7 @@ static enum err load_folder(struct tokenizer *t, const char *folder, const char 
     TRY_OUT(tokenizer_keep(t, folder, "chat_template.jinja", "chat_template.jinja", false, &template));
     TRY_OUT(parse_kept(config_file, folder, &config));
     TRY_OUT(parse_kept(map_file, folder, &map));
-    TRY_OUT(parse_definition(t, folder, json_name, config));
+    TRY_OUT(parse_definition(t, folder, n, config));
     TRY_OUT(finish(t));
     err = find_eot(t, folder, config, map);
 out:
@@ -273,22 +310,25 @@ static enum err load_path(struct tokenizer *t, const char *path)
         return FAIL(ERR_DATA, "tokenizer: a path of %zu bytes, at most %d", strlen(path), TOKENIZER_MESSAGE_PATH - 1);
     }
     if (file_is_folder(path)) {
-        return load_folder(t, path, "tokenizer.json");
+        return load_folder(t, path, &(struct names){ .json = "tokenizer.json", .spm = "tokenizer.model" });
     }
     if (!file_exists(path)) {
         return FAIL(ERR_DATA, "%s: no such file or folder | " SUPPORTED, path);
     }
     const char *slash = strrchr(path, '/');
     const char *name = slash != NULL ? slash + 1 : path;
-    size_t len = strlen(name);
-    if (len < 5 || strcmp(name + len - 5, ".json") != 0) {
-        return FAIL(ERR_DATA, "%s: not a tokenizer.json | " SUPPORTED, path);
+    const char *dot = strrchr(name, '.');
+    struct names n = { .tiktoken = tokenizer_tiktoken_known(name) };
+    bool pair = strcmp(name, "vocab.json") == 0 || strcmp(name, "encoder.json") == 0;
+    n.json = dot != NULL && strcmp(dot, ".json") == 0 && !pair ? name : NULL;
+    n.spm = dot != NULL && strcmp(dot, ".model") == 0 ? name : NULL;
+    if (n.json == NULL && n.spm == NULL && n.tiktoken == NULL && !pair) {
+        return FAIL(ERR_DATA, "%s: is no name of a tokenizer | " SUPPORTED, path);
     }
     char *folder;
     TRY(slash == NULL ? mem_copy_string(&folder, ".", 1) :
         mem_copy_string(&folder, path, slash == path ? 1 : (size_t)(slash - path)));
-    bool pair = strcmp(name, "vocab.json") == 0 || strcmp(name, "encoder.json") == 0;
-    enum err err = load_folder(t, folder, pair ? NULL : name);
+    enum err err = load_folder(t, folder, &n);
     free(folder);
     return err;
 }
@@ -302,6 +342,7 @@ enum err tokenizer_load(struct tokenizer **out, const char *path)
     enum err err = OK;
     t->eot = -1;
     TRY_OUT(mem_copy_string(&t->path, path, strlen(path)));
+    symbol_trie_init(&t->user);
     TRY_OUT(char_table_init(&t->pre.table));
     TRY_OUT(load_path(t, path));
     *out = t;
@@ -313,11 +354,12 @@ out:
 
 enum err tokenizer_is_in(const char *folder, bool *found)
 {
-    static const char *const names[] = { "tokenizer.json", "vocab.json", "encoder.json" };
+    static const char *const names[] = { "tokenizer.json", "tokenizer.model", "vocab.json", "encoder.json" };
+    const size_t count = sizeof(names) / sizeof(names[0]);
     *found = false;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !*found; i++) {
+    for (size_t i = 0; !*found && (i < count || tokenizer_tiktoken_name(i - count) != NULL); i++) {
         char *path;
-        TRY(file_join(&path, folder, names[i]));
+        TRY(file_join(&path, folder, i < count ? names[i] : tokenizer_tiktoken_name(i - count)));
         *found = file_exists(path);
         free(path);
     }
@@ -330,6 +372,8 @@ void tokenizer_free(struct tokenizer *t)
         return;
     }
     bpe_release(&t->bpe);
+    unigram_release(&t->unigram);
+    symbol_trie_release(&t->user);
     normal_release(&t->normal);
     pretoken_release(&t->pre);
     decode_release(&t->decode);

@@ -9,8 +9,9 @@
 struct tokenizer;
 struct tokenizer_scratch; /* per-thread caches and match data */
 
-/* path: a folder (tokenizer.json; else vocab.json or encoder.json with merges.txt or vocab.bpe), a tokenizer.json,
- * or the word "bytes" (ids 0..255 and end-of-text 256). ERR_DATA names the file, the field and what is supported. */
+/* path: a folder (the first of: tokenizer.json; tokenizer.model; a rank file of tiktoken by its name; vocab.json or
+ * encoder.json with merges.txt or vocab.bpe), a file of these (*.json, *.model, cl100k_base.tiktoken, ...), or the word
+ * "bytes" (ids 0..255 and end-of-text 256). ERR_DATA names the file, the field and what is supported. */
 MUST_USE enum err tokenizer_load(struct tokenizer **out, const char *path);
 void tokenizer_free(struct tokenizer *t);
 /* Whether `folder` holds a file that tokenizer_load would read as the vocabulary. */
@@ -51,7 +52,7 @@ struct tokenizer_decoding {
  * ERR_DATA. */
 MUST_USE enum err tokenizer_decode(const struct tokenizer *t, struct tokenizer_decoding *d, int32_t id,
                                    struct buf *out);
-/* Copy the files that define it into a checkpoint folder (tokenizer.json, or vocab.json and merges.txt; for "bytes" a
+/* Copy the files that define it into a checkpoint folder (as they were read; for "bytes" a
  * tokenizer.json that transformers can load). */
 MUST_USE enum err tokenizer_save(const struct tokenizer *t, const char *folder);
 /* 128-bit hash of the definition (files' content). */

@@ -13,6 +13,7 @@ void decode_release(struct decode_chain *c)
         buf_release(&c->step[i].what);
         buf_release(&c->step[i].with);
     }
+    buf_release(&c->unknown_text);
     *c = (struct decode_chain){ 0 };
 }
 
@@ -200,7 +201,7 @@ static void find_byte(struct piece *p)
 static void strip(const struct decode_step *s, struct tokenizer_decoding *d, struct piece *p)
 {
     size_t len = s->what.bytes;
-    uint64_t before = s->whole ? (d->begun ? s->start : d->stripped) : 0, taken = 0;
+    uint64_t before = s->whole ? (d->begun ? s->start : s->each ? 0 : d->stripped) : 0, taken = 0;
     while (before + taken < s->start && p->bytes >= len && memcmp(p->text, s->what.data, len) == 0) {
         p->text += len;
         p->bytes -= len;
@@ -246,6 +247,10 @@ enum err tokenizer_decode(const struct tokenizer *t, struct tokenizer_decoding *
     }
     const struct bpe_token *token = &t->bpe.token[index];
     struct piece p = { .text = token->bytes > 0 ? t->bpe.text.data + token->offset : "", .bytes = token->bytes };
+    if (t->decode.unknown_text.data != NULL && id == t->decode.unknown) {
+        p.text = t->decode.unknown_text.data;
+        p.bytes = t->decode.unknown_text.bytes;
+    }
     d = d != NULL ? d : &middle;
     for (int i = 0; i < t->decode.steps; i++) {
         TRY_OUT(run_step(&t->decode.step[i], d, &p));

@@ -26,6 +26,7 @@ struct tokenizer_scratch {
     struct bpe_work bpe;
     struct pretoken_work pre;
     struct normal_work normal;
+    struct unigram_work unigram;
 };
 
 enum err tokenizer_scratch_new(struct tokenizer_scratch **out, const struct tokenizer *t)
@@ -54,6 +55,7 @@ void tokenizer_scratch_free(struct tokenizer_scratch *s)
     bpe_work_release(&s->bpe);
     pretoken_work_release(&s->pre);
     normal_work_release(&s->normal);
+    unigram_work_release(&s->unigram);
     free(s);
 }
 
@@ -129,11 +131,54 @@ static inline size_t cache_slot(const uint64_t key[4])
     return (size_t)((x * 0x9e3779b97f4a7c15ull) >> (64 - CACHE_BITS));
 }
 
+/* Ids of the tokens that a Unigram model found. */
+struct unigram_ids {
+    const struct tokenizer *t;
+    const char *word;
+    int32_t *id;
+    size_t count, bad;
+};
+
+static enum err unigram_id(void *arg, int32_t id, const char *text, size_t bytes)
+{
+    struct unigram_ids *u = arg;
+    const struct bpe *b = &u->t->bpe;
+    if (id == b->unk && b->byte_fallback) {
+        int64_t index = b->late_fallback ? -1 : bpe_find(b, text, bytes, false);
+        if (index >= 0) { /* the unknown token, written out */
+            u->id[u->count++] = b->token[index].id;
+            return OK;
+        }
+        for (size_t i = 0; i < bytes; i++) {
+            u->id[u->count++] = b->byte_id[(unsigned char)text[i]];
+        }
+        return OK;
+    }
+    u->id[u->count++] = id;
+    u->bad = (size_t)(text - u->word);
+    return id >= 0 ? OK : ERR_DATA;
+}
+
+/* At most `bytes` ids; as bpe_word. */
+static enum err model_word(const struct encode *e, const char *word, size_t bytes, int32_t *id, size_t *count,
+                           size_t *bad)
+{
+    const struct tokenizer *t = e->t;
+    struct unigram_ids u = { .t = t, .word = word, .id = id, .bad = SIZE_MAX };
+    if (t->model != MODEL_UNIGRAM) {
+        return bpe_word(&t->bpe, &e->s->bpe, word, bytes, id, count, bad);
+    }
+    enum err err = unigram_encode(&t->unigram, &e->s->unigram, word, bytes, unigram_id, &u);
+    *count = u.count;
+    *bad = err == ERR_DATA ? u.bad : SIZE_MAX;
+    return err;
+}
+
 static enum err merge_word(const struct encode *e, const char *word, size_t bytes, size_t *count)
 {
     size_t bad;
     TRY(tokens_reserve(e->out, bytes));
-    enum err err = bpe_word(&e->t->bpe, &e->s->bpe, word, bytes, e->out->id + e->out->count, count, &bad);
+    enum err err = model_word(e, word, bytes, e->out->id + e->out->count, count, &bad);
     if (err == ERR_DATA && bad != SIZE_MAX) {
         char quote[96];
         bool ascii = (unsigned char)word[bad] < 128;
@@ -194,10 +239,31 @@ static enum err chars_sink(void *arg, const char *text, size_t bytes)
     return OK;
 }
 
+/* Text for a SentencePiece BPE: its user-defined symbols never merge. */
+static enum err encode_user(struct encode *e, const char *text, size_t bytes)
+{
+    size_t done = 0;
+    for (size_t i = 0; i < bytes;) {
+        int32_t id = -1;
+        size_t len = symbol_trie_match(&e->t->user, text + i, bytes - i, &id);
+        if (len == 0) {
+            i++;
+            continue;
+        }
+        TRY(i > done ? chars_sink(e, text + done, i - done) : OK);
+        TRY(add_id(e->out, id));
+        done = i += len;
+    }
+    return done < bytes ? chars_sink(e, text + done, bytes - done) : OK;
+}
+
 /* Text without added tokens, normalized. */
 static enum err encode_plain(struct encode *e, const char *text, size_t bytes)
 {
     const struct pretoken *pre = &e->t->pre;
+    if (e->t->model == MODEL_CHARS && e->t->user.count > 0) {
+        return encode_user(e, text, bytes);
+    }
     if (e->t->model == MODEL_CHARS) {
         return pretoken_split(pre, &e->s->pre, text, bytes, e->text_start, chars_sink, e);
     }

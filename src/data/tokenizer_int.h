@@ -8,6 +8,7 @@
 #include "data/normal.h"
 #include "data/pretoken.h"
 #include "data/tokenizer.h"
+#include "data/unigram.h"
 
 #define TOKENIZER_FILES 6
 #define TOKENIZER_FILE_BYTES_MAX ((size_t)256 << 20)
@@ -76,12 +77,15 @@ struct decode_step {
     uint64_t start, stop;  /* DECODE_STRIP: how many at most */
     bool first;            /* DECODE_METASPACE: the first token of a text has none */
     bool whole;            /* DECODE_STRIP behind DECODE_FUSE: of the text, not of each token */
+    bool each;             /* whole: of each token while nothing of the text has been given out */
 };
 #define DECODE_STEPS 8
 struct decode_chain {
     struct decode_step step[DECODE_STEPS];
     int steps;
     bool join; /* no decoder: Hugging Face puts blanks between tokens */
+    int32_t unknown;         /* shown as unknown_text, when that is set */
+    struct buf unknown_text;
 };
 void decode_release(struct decode_chain *c);
 
@@ -93,12 +97,14 @@ struct tokenizer_file {
     bool definition;  /* counts for the digest */
 };
 
-enum tokenizer_model { MODEL_BYTES, MODEL_CHARS };
+enum tokenizer_model { MODEL_BYTES, MODEL_CHARS, MODEL_UNIGRAM };
 
 struct tokenizer {
     char *path;       /* as given, for messages */
     enum tokenizer_model model;
     struct bpe bpe;   /* the tokens of every kind of model */
+    struct unigram unigram;   /* MODEL_UNIGRAM */
+    struct symbol_trie user;  /* SentencePiece's user-defined symbols: in a BPE model they never merge */
     struct normal normal;
     struct pretoken pre;
     struct added added;
@@ -136,6 +142,17 @@ MUST_USE enum err tokenizer_parse_pre(struct tokenizer *t, const char *path, con
 MUST_USE enum err tokenizer_parse_prepend(const char *where, const json_t *object, enum step_prepend *out);
 MUST_USE enum err tokenizer_parse_mark(const char *where, const json_t *object, struct buf *out);
 MUST_USE enum err tokenizer_parse_post(struct tokenizer *t, const char *path, const json_t *post);
+MUST_USE enum err tokenizer_parse_unigram(struct tokenizer *t, const char *path, const json_t *model);
+/* Tokens that only the added list has get their place in the vocabulary. */
+MUST_USE enum err tokenizer_seal_added(struct tokenizer *t, const char *where);
+/* Names of the files of tiktoken that are known: the i-th, NULL behind the last; the one equal to `name`, or NULL. */
+const char *tokenizer_tiktoken_name(size_t i);
+const char *tokenizer_tiktoken_known(const char *name);
+/* From the text of the file of that known name. */
+MUST_USE enum err tokenizer_parse_tiktoken(struct tokenizer *t, const char *where, const char *name,
+                                           const struct buf *text);
+/* From the bytes of a SentencePiece model file; `where` names it. */
+MUST_USE enum err tokenizer_parse_spm(struct tokenizer *t, const char *where, const struct buf *text);
 /* From vocab.json and merges.txt; `config` is tokenizer_config.json or NULL. */
 MUST_USE enum err tokenizer_parse_vocab(struct tokenizer *t, const char *folder, const struct tokenizer_file *vocab,
                                         const struct tokenizer_file *merges, const json_t *config);

@@ -1,12 +1,14 @@
-/* Why this exists: reads a Hugging Face tokenizer.json: BPE over bytes or over characters. Whatever would change the
- * ids and is not understood is refused by name: a tokenizer that is almost right ruins a training run without a word.
+/* Why this exists: reads a Hugging Face tokenizer.json: BPE over bytes or over characters, Unigram. Whatever would
+ * change the ids and is not understood is refused by name: a tokenizer that is almost right ruins a training run
+ * without a word.
  *
  * Every message starts with "file: field". */
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/tokenizer_int.h"
 
-#define HINT " | supported: BPE over bytes (GPT-2, Llama 3, Qwen2) and over characters (Llama 2, Mistral, Phi-3, Gemma)"
+#define HINT                                                                                                           \
+    " | supported: BPE over bytes (GPT-2, Llama 3, Qwen2) or characters (Llama 2, Mistral, Gemma), Unigram (T5)"
 
 /* The "type" of a component; "" when it has none. */
 static const char *type_of(const json_t *object)
@@ -138,9 +140,12 @@ static enum err parse_model(struct tokenizer *t, const char *path, const json_t 
     if (!json_is_object(model)) {
         return FAIL(ERR_DATA, "%s: model: missing" HINT, path);
     }
+    if (strcmp(type, "Unigram") == 0) {
+        return tokenizer_parse_unigram(t, path, model);
+    }
     if (strcmp(type, "BPE") != 0 && !(type[0] == 0 && json_is_array(merges))) {
         char quote[96];
-        return FAIL(ERR_DATA, "%s: model.type: \"%s\", expected \"BPE\"" HINT, path,
+        return FAIL(ERR_DATA, "%s: model.type: \"%s\", expected \"BPE\" or \"Unigram\"" HINT, path,
                     bpe_quote(type, strlen(type), quote));
     }
     TRY(check_dropout(path, model));
@@ -213,8 +218,7 @@ enum err tokenizer_add_json(struct tokenizer *t, const char *where, const json_t
     return tokenizer_add(t, where, &token);
 }
 
-/* Tokens that only the added list has get their place in the vocabulary. */
-static enum err seal_added(struct tokenizer *t, const char *where)
+enum err tokenizer_seal_added(struct tokenizer *t, const char *where)
 {
     for (size_t i = 0; i < t->added.count; i++) {
         const struct added_token *token = &t->added.token[i];
@@ -237,7 +241,7 @@ static enum err parse_added(struct tokenizer *t, const char *path, const json_t 
         snprintf(field, sizeof(field), "added_tokens[%zu]", i);
         TRY(tokenizer_add_json(t, where_is(where, path, field), json_array_get(list, i), -1));
     }
-    return seal_added(t, where_is(where, path, "added_tokens"));
+    return tokenizer_seal_added(t, where_is(where, path, "added_tokens"));
 }
 
 enum err tokenizer_parse_decoder(struct tokenizer *t, const char *folder, const json_t *config)
@@ -262,7 +266,7 @@ enum err tokenizer_parse_decoder(struct tokenizer *t, const char *folder, const 
         }
         TRY(tokenizer_add_json(t, where, value, id));
     }
-    return seal_added(t, where_is(where, folder, "tokenizer_config.json: added_tokens_decoder"));
+    return tokenizer_seal_added(t, where_is(where, folder, "tokenizer_config.json: added_tokens_decoder"));
 }
 
 /* ---- the components around the model ---- */
@@ -283,9 +287,9 @@ enum err tokenizer_parse_json(struct tokenizer *t, const char *path, const json_
     /* The small components first: a file of another kind is named as such before its vocabulary is read. */
     const json_t *pre = json_object_get(root, "pre_tokenizer");
     const char *type = type_of(json_object_get(root, "model"));
-    t->model = tokenizer_is_bytelevel(pre) ? MODEL_BYTES : MODEL_CHARS;
+    t->model = strcmp(type, "Unigram") == 0 ? MODEL_UNIGRAM : tokenizer_is_bytelevel(pre) ? MODEL_BYTES : MODEL_CHARS;
     TRY(tokenizer_parse_normalizer(t, path, json_object_get(root, "normalizer")));
-    if (type[0] == 0 || strcmp(type, "BPE") == 0) {
+    if (type[0] == 0 || strcmp(type, "BPE") == 0 || t->model == MODEL_UNIGRAM) {
         TRY(tokenizer_parse_pre(t, path, pre));
         TRY(tokenizer_parse_decode(t, path, json_object_get(root, "decoder")));
     }

@@ -167,8 +167,8 @@ enum err tokenizer_parse_pre(struct tokenizer *t, const char *path, const json_t
         levels += t->pre.step[i].kind == STEP_BYTELEVEL;
     }
     if (levels != (t->model == MODEL_BYTES)) {
-        return FAIL(ERR_DATA, "%s: pre_tokenizer: %d steps of type \"ByteLevel\", expected one" SUPPORTED_PRE, path,
-                    levels);
+        return FAIL(ERR_DATA, "%s: pre_tokenizer: %d steps of type \"ByteLevel\", expected %s" SUPPORTED_PRE, path,
+                    levels, t->model == MODEL_BYTES ? "one" : "none of this model");
     }
     return OK;
 }

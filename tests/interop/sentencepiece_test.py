@@ -18,9 +18,12 @@ import tempfile
 import unicodedata
 
 try:
+    import sentencepiece
+    import tiktoken
+    import tiktoken.load
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 except ImportError:
-    print("skipped: the Python package tokenizers is not installed")
+    print("skipped: the Python packages tokenizers, sentencepiece and tiktoken are not installed")
     sys.exit(77)
 
 from tokenizers_test import corpus, encode, random_texts, report
@@ -171,6 +174,104 @@ def check_made(binary, shared, root, count):
         one(f"unknown characters, fuse {fuse}", lambda j: None)
 
 
+def by_sentencepiece(binary, name, path, judge, texts):
+    theirs = [judge.encode(t) for t in texts]
+    back = [judge.decode(ids) for ids in theirs]
+    compare(binary, name, path, texts, theirs, back)
+
+
+def check_models(binary, shared, root, texts, count):
+    for name in ("mistral-v1/tokenizer.model", "mistral-v3/tokenizer.model", "sentencepiece/test_model.model",
+                 "sentencepiece/test_ja_model.model"):
+        path = str(shared / "assets/tokenizers" / name)
+        judge = sentencepiece.SentencePieceProcessor(model_file=path)
+        words = [judge.id_to_piece(i) for i in range(0, judge.vocab_size(), 97)]
+        odd = random_texts(count, name, words + ODD)
+        # The judge sums the scores of a Unigram model in low precision: its choices in very long texts are by chance.
+        size = 4000 if name.startswith("sentencepiece/") else 1 << 30
+        parts = [t[i:i + size] for t in texts for i in range(0, len(t), size)]
+        by_sentencepiece(binary, f"{name}: whole texts", path, judge, parts)
+        by_sentencepiece(binary, f"{name}: lines", path, judge, lines_of(texts))
+        by_sentencepiece(binary, f"{name}: random Unicode", path, judge, odd)
+
+
+def unigram_cases(judge):
+    """Tokenizers of the kinds of T5, XLM-R and ALBERT, from one trained model."""
+    p, n = pre_tokenizers, normalizers
+    rules = n.Precompiled(bytes(judge["map"]))
+    yield "T5", rules, p.Sequence([p.WhitespaceSplit(), p.Metaspace()])
+    yield "XLM-R", n.Sequence([rules, n.Replace(Regex(" {2,}"), " ")]), p.Metaspace(prepend_scheme="always")
+    yield "ALBERT", n.Sequence([n.Replace("``", '"'), n.NFKD(), n.StripAccents(), n.Lowercase(), rules]), p.Metaspace()
+    yield "no normalizer", None, p.Metaspace(prepend_scheme="first", split=False)
+    yield "no pre-tokenizer", rules, None
+
+
+def check_unigram(binary, shared, root, texts, count):
+    from sentencepiece import sentencepiece_model_pb2
+    for source in ("test_model", "test_ja_model"):
+        model = sentencepiece_model_pb2.ModelProto()
+        model.ParseFromString((shared / f"assets/tokenizers/sentencepiece/{source}.model").read_bytes())
+        vocab = [(p.piece, p.score) for p in model.pieces]
+        odd = [t for t in random_texts(count, source, [p for p, _ in vocab[::50]] + ODD) if same_unicode(t)]
+        odd += lines_of(texts)[::4] + [t[:20000] for t in texts if same_unicode(t)]
+        for fallback in (False, True):
+            extra = [(f"<0x{b:02X}>", -50.0) for b in range(256)] if fallback else []
+            for name, normalizer, pre in unigram_cases({"map": model.normalizer_spec.precompiled_charsmap}):
+                judge = Tokenizer(models.Unigram(vocab + extra, 0, fallback))
+                if normalizer:
+                    judge.normalizer = normalizer
+                if pre:
+                    judge.pre_tokenizer = pre
+                steps = [decoders.ByteFallback()] if fallback else []
+                judge.decoder = decoders.Sequence(steps + [decoders.Metaspace()])
+                judge.add_special_tokens(["</s>", "<pad>"])
+                path = root / "unigram.json"
+                judge.save(str(path))
+                by_tokenizers(binary, f"unigram {source} {name}, bytes {fallback}", str(path), judge, odd)
+
+
+def check_tiktoken(binary, shared, root, texts, count):
+    """The rank files as tiktoken reads them, with its own patterns."""
+    from tiktoken_ext import openai_public
+    for name in ("cl100k_base", "o200k_base"):
+        folder = shared / "assets/tokenizers/tiktoken"
+        packed = folder / f"{name}.tiktoken.gz"
+        data = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / f"{name}.tiktoken").read_bytes()
+        path = root / f"{name}.tiktoken"
+        path.write_bytes(data)
+        openai_public.load_tiktoken_bpe = lambda *_, **__: tiktoken.load.load_tiktoken_bpe(str(path))
+        judge = tiktoken.Encoding(**getattr(openai_public, name)())
+        odd = random_texts(count, name, ["<|endoftext|>", "  \n ", "\n  ", "'S", "'re"] + ODD)
+        odd += [t + end for t in odd[:500] for end in ("\n ", " \n", "  ", "\r\n\t")]
+        for label, some in (("whole texts", texts), ("lines", lines_of(texts)), ("random Unicode", odd)):
+            compare(binary, f"{name}: {label}", str(path), some, [judge.encode_ordinary(t) for t in some], some)
+            theirs = [judge.encode(t, allowed_special="all") for t in some]
+            compare(binary, f"{name}: {label}, special tokens", str(path), some, theirs, some, special=True)
+
+
+def check_trained(binary, root, text, count):
+    """Models of every setting, learnt here."""
+    source = root / "train.txt"
+    source.write_text(text)
+    symbols = ["<sep>", "ab", "abc", "the", "  ", "\u4e2d\u6587"]
+    odd = random_texts(count, "trained", symbols + ODD) + text[:20000].split("\n")
+    number = 0
+    for kind in ("bpe", "unigram"):
+        for settings in (dict(), dict(byte_fallback=True), dict(add_dummy_prefix=False),
+                         dict(remove_extra_whitespaces=False, byte_fallback=True),
+                         dict(normalization_rule_name="identity", split_by_whitespace=False),
+                         dict(normalization_rule_name="nfkc_cf", user_defined_symbols=symbols),
+                         dict(user_defined_symbols=symbols, byte_fallback=True, remove_extra_whitespaces=False),
+                         dict(allow_whitespace_only_pieces=True, split_digits=True, control_symbols=["<c>"])):
+            number += 1
+            prefix = root / f"trained-{number}"
+            sentencepiece.SentencePieceTrainer.train(
+                input=str(source), model_prefix=str(prefix), model_type=kind, vocab_size=1500, minloglevel=2,
+                character_coverage=0.98, **settings)
+            judge = sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
+            by_sentencepiece(binary, f"trained {kind} {settings}", f"{prefix}.model", judge, odd)
+
+
 def main():
     binary = sys.argv[1]
     shared = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else os.environ.get("INVAR_SHARED", "../shared"))
@@ -182,6 +283,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         check_json(binary, shared, root, texts, count)
+        check_models(binary, shared, root, texts, count)
+        check_unigram(binary, shared, root, texts, count // 4)
+        check_tiktoken(binary, shared, root, texts, count)
+        check_trained(binary, root, "".join(t[:20000] for t in texts), count // 4)
         check_made(binary, shared, root, count // 2)
     import tokenizers_test
     print(f"{tokenizers_test.failures} failed")

@@ -25,7 +25,7 @@ static const char *unpacked(const char *name)
     if (strcmp(name + len - 3, ".gz") != 0) {
         return shared(name);
     }
-    const char *path = at("tokenizer.json");
+    const char *path = at(strstr(name, ".tiktoken") != NULL ? "o200k_base.tiktoken" : "tokenizer.json");
     gzFile in = gzopen(shared(name), "rb");
     FILE *out = fopen(path, "wb");
     static char block[1 << 16];
@@ -311,12 +311,40 @@ static void mistral_and_phi_3_give_the_ids_of_sentencepiece(void **state)
     close_shared(&f);
 }
 
+static void sentencepiece_models_give_the_computed_ids(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_shared(&f, FILES "mistral-v1/tokenizer.model");
+    assert_int_equal(tokenizer_eot(f.t), 2);
+    generated(&f, EXPECTED "generated/mistral-v1-spm.json");
+    close_shared(&f);
+    open_shared(&f, FILES "mistral-v3/tokenizer.model");
+    assert_int_equal(tokenizer_vocab(f.t), 32768);
+    generated(&f, EXPECTED "generated/mistral-v3-spm.json");
+    close_shared(&f);
+}
+
+static void tiktoken_files_give_the_published_ids(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_shared(&f, FILES "tiktoken/cl100k_base.tiktoken");
+    assert_int_equal(tokenizer_eot(f.t), 100257);
+    generated(&f, EXPECTED "generated/cl100k.json");
+    list_of_rows(&f, EXPECTED "gpt-tokenizer/cl100k_base.json");
+    close_shared(&f);
+    open_shared(&f, FILES "tiktoken/o200k_base.tiktoken.gz");
+    generated(&f, EXPECTED "generated/o200k.json");
+    table(&f, EXPECTED "jtokkit/o200k_base_encodings.csv");
+    close_shared(&f);
+}
+
 static void tokenizers_of_other_kinds_are_refused_by_name(void **state)
 {
     (void)state;
     struct tokenizer *t;
     need_shared(FILES "mistral-v1/tokenizer.json");
-    assert_fails(ERR_DATA, "not a tokenizer.json", tokenizer_load(&t, shared(FILES "mistral-v1/tokenizer.model")));
     assert_fails(ERR_DATA, "not valid JSON", tokenizer_load(&t, shared(FILES "tiny/edge/corrupt_json")));
     assert_fails(ERR_DATA, "model.byte_fallback: needs the tokens <0x00> to <0xFF>",
                  tokenizer_load(&t, shared(FILES "tiny/edge/added-tokens")));
@@ -329,6 +357,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(qwen2_gives_the_published_ids),
     cmocka_unit_test(phi_2_and_falcon_give_the_computed_ids),
     cmocka_unit_test(mistral_and_phi_3_give_the_ids_of_sentencepiece),
+    cmocka_unit_test(sentencepiece_models_give_the_computed_ids),
+    cmocka_unit_test(tiktoken_files_give_the_published_ids),
     cmocka_unit_test(tokenizers_of_other_kinds_are_refused_by_name),
 };
 

@@ -359,7 +359,7 @@ static const char *const damaged[][2] = {
     { "[]", "expected an object with \"model\"" },
     { "{\"model\":{\"type\":\"BPE\",\"vocab\":", "not valid JSON" },
     { FILE_OF("\"model\": null"), "model: missing" },
-    { FILE_OF("\"model\": {\"type\": \"Unigram\"}"), "model.type: \"Unigram\", expected \"BPE\"" },
+    { FILE_OF("\"model\": {\"type\": \"Unigram\"}"), "1 steps of type \"ByteLevel\", expected none" },
     { FILE_OF("\"model\": {\"type\": \"WordPiece\\u001b[2J\"}"), "WordPiece\\x1b[2J" },
     { FILE_OF("\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [], \"dropout\": 0.1}"),
       "model.dropout" },
@@ -457,8 +457,8 @@ static void depth_and_wrong_places_are_refused(void **state)
     assert_fails(ERR_DATA, "nested deeper", tokenizer_load(&t, at("deep.json")));
     assert_fails(ERR_DATA, "no such file or folder", tokenizer_load(&t, at("nowhere")));
     assert_fails(ERR_DATA, "no tokenizer that can be read", tokenizer_load(&t, folder));
-    put_text(at("tokenizer.model"), "x");
-    assert_fails(ERR_DATA, "not a tokenizer.json", tokenizer_load(&t, at("tokenizer.model")));
+    put_text(at("tokenizer.text"), "x");
+    assert_fails(ERR_DATA, "is no name of a tokenizer", tokenizer_load(&t, at("tokenizer.text")));
     buf_release(&text);
 }
 
