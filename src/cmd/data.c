@@ -66,7 +66,7 @@ static enum err verb_build(int argc, char **argv)
 {
     struct build_flags f = { .field = "text", .on_error = "stop", .threads = "0", .memory = "256" };
     const struct cmd_flag flags[] = {
-        { "--tokenizer", "T", "folder, tokenizer.json, or the word bytes", &f.tokenizer, NULL },
+        { "--tokenizer", "T", "folder or file of a tokenizer, or the word bytes", &f.tokenizer, NULL },
         { "--output", "PREFIX", "where to write", &f.output, NULL },
         { "--field", "NAME", "field of a JSON line that holds the text (text)", &f.field, NULL },
         { "--on-error", "stop|skip", "a damaged JSON line: stop, or leave it out and count it (stop)", &f.on_error,
@@ -217,7 +217,7 @@ static enum err verb_show(int argc, char **argv)
 {
     const char *path = NULL, *sequences_text = "3";
     const struct cmd_flag flags[] = {
-        { "--tokenizer", "T", "show text instead of ids: folder, tokenizer.json, or the word bytes", &path, NULL },
+        { "--tokenizer", "T", "show text instead of ids: folder or file of a tokenizer, or bytes", &path, NULL },
         { "--sequences", "N", "how many sequences to show (3)", &sequences_text, NULL },
     };
     int rest;
