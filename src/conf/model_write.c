@@ -76,6 +76,8 @@ static const struct written rows[] = {
     { "num_hidden_layers", FOR_ROTARY, WRITE_WHOLE, AT(layers), NULL },
     { "num_key_value_heads", KV, WRITE_WHOLE, AT(kv_heads), NULL },
     { "original_max_position_embeddings", FOR(PHI3), WRITE_ORIGINAL, 0, NULL },
+    /* else transformers takes an id that a small vocabulary does not have */
+    { "pad_token_id", FOR(PHI3) | FOR(SMOLLM3), WRITE_TEXT, 0, "null" },
     { "partial_rotary_factor", FOR(PHI3), WRITE_PART, 0, NULL },
     { "pretraining_tp", FOR(LLAMA), WRITE_TEXT, 0, "1" },
     { "query_pre_attn_scalar", FOR_GEMMA, WRITE_SCALAR, 0, NULL },

@@ -30,17 +30,55 @@ static const struct model_conf tiny_llama = {
 static const struct model_conf tiny_llama_tied = {
     SIZES(FAMILY_LLAMA, 1, 16, 2, 1, 48), RMS_SWIGLU, ROTARY(8, 500), USUAL, .tied = true,
 };
+static const struct model_conf tiny_llama_biased = {
+    SIZES(FAMILY_LLAMA, 1, 16, 2, 1, 16), RMS_SWIGLU, BIASES, ROTARY(8, 500), USUAL,
+};
 static const struct model_conf tiny_mistral = {
-    SIZES(FAMILY_LLAMA, 2, 24, 4, 2, 32), RMS_SWIGLU, ROTARY(8, 10000), USUAL, .window = 3, .windowed = { 3 },
+    SIZES(FAMILY_MISTRAL, 2, 24, 4, 2, 32), RMS_SWIGLU, ROTARY(8, 10000), USUAL, .window = 3, .windowed = { 3 },
+};
+static const struct model_conf tiny_qwen2 = {
+    SIZES(FAMILY_QWEN2, 2, 16, 2, 1, 16), RMS_SWIGLU, ROTARY(8, 10000), USUAL, .qkv_bias = true, .window = 4,
+    .windowed = { 2 }, .tied = true,
+};
+static const struct model_conf tiny_qwen3 = {
+    SIZES(FAMILY_QWEN3, 2, 24, 4, 2, 32), RMS_SWIGLU, ROTARY(8, 10000), USUAL, .qk_norm = QK_NORM_HEAD,
+};
+static const struct model_conf tiny_gemma2 = {
+    SIZES(FAMILY_GEMMA2, 2, 16, 2, 1, 32), ROTARY(8, 10000), .norm = NORM_RMS, .norm_eps = 1e-4, .norms = NORMS_BOTH,
+    .gain_offset = true, .activation = ACTIVATION_GELU_TANH, .gated = true, .window = 3, .windowed = { 1 },
+    .attention_scale = 0.3, .attention_cap = 1.5, .final_cap = 1.25, .embed_scale = 4, .tied = true,
+};
+static const struct model_conf tiny_gemma3 = {
+    SIZES(FAMILY_GEMMA3, 2, 16, 2, 1, 32), ROTARY(8, 10000), .norm = NORM_RMS, .norm_eps = 0.01, .norms = NORMS_BOTH,
+    .gain_offset = true, .qk_norm = QK_NORM_HEAD, .activation = ACTIVATION_GELU_TANH, .gated = true,
+    .has_local_rope = true, .local_rope = { .theta = 100, .factor = 1, .attention_factor = 1 }, .window = 3,
+    .windowed = { 1 }, .attention_scale = 0.3, .embed_scale = 4, .tied = true,
 };
 static const struct model_conf tiny_phi3 = {
-    SIZES(FAMILY_LLAMA, 1, 24, 4, 2, 32), RMS_SWIGLU, ROTARY(6, 10000), USUAL, .window = 5, .windowed = { 1 },
+    SIZES(FAMILY_PHI3, 1, 24, 4, 2, 32), RMS_SWIGLU, ROTARY(6, 10000), USUAL, .window = 5, .windowed = { 1 },
+};
+static const struct model_conf tiny_olmo2 = {
+    SIZES(FAMILY_OLMO2, 2, 24, 4, 2, 32), RMS_SWIGLU, ROTARY(8, 10000), USUAL, .norms = NORMS_AFTER,
+    .qk_norm = QK_NORM_ALL,
 };
 static const struct model_conf tiny_smollm3 = {
-    SIZES(FAMILY_LLAMA, 2, 16, 2, 1, 16), RMS_SWIGLU, ROTARY(8, 10000), USUAL, .unrotated = { 2 }, .tied = true,
+    SIZES(FAMILY_SMOLLM3, 2, 16, 2, 1, 16), RMS_SWIGLU, ROTARY(8, 10000), USUAL, .unrotated = { 2 }, .tied = true,
+};
+static const struct model_conf tiny_starcoder2 = {
+    SIZES(FAMILY_STARCODER2, 2, 16, 2, 1, 32), LAYER_NORMS, BIASES, ROTARY(8, 10000), USUAL, .window = 3,
+    .windowed = { 3 }, .tied = true,
+};
+static const struct model_conf tiny_neox = {
+    SIZES(FAMILY_NEOX, 2, 24, 3, 3, 32), LAYER_NORMS, BIASES, ROTARY(4, 10000), USUAL, .parallel_residual = true,
+    .activation = ACTIVATION_GELU,
+};
+static const struct model_conf tiny_neox_serial = {
+    SIZES(FAMILY_NEOX, 1, 16, 2, 2, 32), LAYER_NORMS, BIASES, ROTARY(4, 10000), USUAL, .activation = ACTIVATION_GELU,
 };
 static const struct model_conf *const families[] = {
-    &tiny_gpt2, &tiny_llama, &tiny_llama_tied, &tiny_mistral, &tiny_phi3, &tiny_smollm3,
+    &tiny_gpt2, &tiny_llama, &tiny_llama_tied, &tiny_llama_biased, &tiny_mistral, &tiny_qwen2, &tiny_qwen3,
+    &tiny_gemma2, &tiny_gemma3, &tiny_phi3, &tiny_olmo2, &tiny_smollm3, &tiny_starcoder2, &tiny_neox,
+    &tiny_neox_serial,
 };
 #define FAMILIES (sizeof(families) / sizeof(families[0]))
 #define OLDEST 3u /* families that are tried in more ways than the others */
