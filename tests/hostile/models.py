@@ -26,6 +26,9 @@ report_to: none
 threads: 1
 output_dir: run
 """
+GPT2 = """model: {model_type: gpt2, vocab_size: 257, n_positions: 32, n_embd: 32, n_layer: 2, n_head: 4,
+  attn_pdrop: 0.0, embd_pdrop: 0.0, resid_pdrop: 0.0}
+"""
 SHARDS = "model.safetensors.index.json"
 UP = "model.layers.1.mlp.up_proj.weight"
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -50,14 +53,15 @@ class Rig:
         """run folders of a tied and of an untied model, and the data."""
         (self.root / "text.txt").write_text("The quick brown fox jumps over the lazy dog, and nobody knows why.\n" * 2)
         self.must(self.root, "data", "build", "text.txt", "--tokenizer", "bytes", "--output", "data", "--threads", 1)
-        for tied in ("false", "true"):
-            (self.root / "run.yaml").write_text(CONFIG.format(tied=tied))
+        for name, text in (("plain", CONFIG.format(tied="false")), ("tied", CONFIG.format(tied="true")),
+                           ("gpt2", GPT2 + CONFIG[CONFIG.index("tokenizer:"):])):
+            (self.root / "run.yaml").write_text(text)
             self.must(self.root, "train", "run.yaml")
             step = self.root / "run/checkpoints/step-1"
-            folder = self.root / ("tied" if tied == "true" else "plain")
+            folder = self.root / name
             folder.mkdir()
-            for name in ("config.json", "model.safetensors"):
-                shutil.copy(step / name, folder)
+            for file in ("config.json", "model.safetensors"):
+                shutil.copy(step / file, folder)
             shutil.rmtree(self.root / "run")
 
     def case(self, base="plain"):
@@ -185,6 +189,48 @@ def a_saved_table_has_exactly_the_rows_of_the_vocabulary(rig):
         if saved[EMBED][1] != [257, 64] or saved[HEAD][1] != [257, 64]:
             return f"{ranks} ranks: {saved[EMBED][1]} {saved[HEAD][1]}"
     return ""
+
+
+def through_gguf_every_byte_comes_back(rig):
+    """The rotary permutation goes by the heads of each projection: 8 of queries, 2 of keys, and 8 / 2 is not 2."""
+    folder = rig.case()
+    rig.must(folder, "ckpt", "convert", "m", "m.gguf")
+    rig.must(folder, "ckpt", "convert", "m.gguf", "back")
+    if (folder / "back/model.safetensors").read_bytes() != (folder / "m/model.safetensors").read_bytes():
+        return rig.run(folder, "ckpt", "diff", "m", "back")[1]
+    sizes = {n: len(t[2]) for n, t in tensors(folder).items()}
+    if max(sizes.values()) > sizes[EMBED]:
+        return str(sizes)
+    rig.must(folder, "ckpt", "convert", "m", "bf16", "--save_dtype", "bf16", "--max_shard_size", "20KB")
+    index = json.loads((folder / "bf16" / SHARDS).read_text())
+    half = sum(sizes.values()) // 2
+    return "" if index["metadata"]["total_size"] == half else f"{index['metadata']}, expected {half}"
+
+
+def biases_of_rows_that_ranks_share_are_added_once(rig):
+    """GPT-2 with biases that are not zero: the same bits on one rank and with its matrices divided over two."""
+    if not shutil.which("mpirun"):
+        return ""
+    seen = []
+    for ranks in (1, 2):
+        folder = rig.case("gpt2")
+        content = tensors(folder)
+        for name, (kind, shape, raw) in content.items():
+            if name.endswith(".bias"):
+                content[name] = (kind, shape, struct.pack(f"<{shape[0]}f", *((i % 7 - 3) / 8 for i in range(shape[0]))))
+        put(folder, content)
+        launch = ["mpirun", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
+        code, text = lib.run(launch + [rig.invar, "train", "--model", "m", "--data_path", "data", "--seq_length", "16",
+                                       "--global_batch_size", "2", "--max_steps", "2", "--tp", str(ranks),
+                                       "--tp_grain", "2", "--report_to", "none", "--threads", "1", "--tokenizer",
+                                       "bytes", "--learning_rate", "1e-2", "--output_dir", "new"], folder)
+        if code != 0:
+            return f"{code}\n{text}"
+        seen.append((folder / "new/checkpoints/step-2/model.safetensors").read_bytes())
+        moved = lib.st_read(folder / "new/checkpoints/step-2/model.safetensors")
+        if any(moved[n][2] == content[n][2] for n in content if n.endswith(".bias")):
+            return "a bias was not trained"
+    return "" if seen[0] == seen[1] else "one rank and two write different weights"
 
 
 def verify_says_where_types_disagree(rig):
@@ -363,6 +409,7 @@ REFUSED = {
 }
 GOOD = (shards_give_the_bits_of_one_file, an_equal_head_of_a_tied_model_is_taken,
         padding_rows_are_dropped_when_the_configuration_says_so, a_saved_table_has_exactly_the_rows_of_the_vocabulary,
+        through_gguf_every_byte_comes_back, biases_of_rows_that_ranks_share_are_added_once,
         verify_says_where_types_disagree, renamed_additional_and_prefixed_names_are_all_listed)
 
 
