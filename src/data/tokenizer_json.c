@@ -131,6 +131,29 @@ static enum err check_dropout(const char *path, const json_t *model)
     return OK;
 }
 
+/* A field of the model that is not known may change the ids. */
+static enum err check_fields(const char *path, const json_t *model)
+{
+    static const char known[] = " type vocab merges dropout unk_token continuing_subword_prefix end_of_word_suffix "
+                                "fuse_unk byte_fallback ignore_merges unk_id ";
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)model, key, value) {
+        char word[64];
+        int bytes = snprintf(word, sizeof(word), " %s ", key);
+        if (bytes >= (int)sizeof(word) || strchr(key, ' ') != NULL || strstr(known, word) == NULL) {
+            char quote[96];
+            return FAIL(ERR_DATA, "%s: model: \"%s\" is not a field that is known" HINT, path,
+                        bpe_quote(key, strlen(key), quote));
+        }
+    }
+    value = json_object_get(model, "type");
+    if (value != NULL && !json_is_string(value)) {
+        return FAIL(ERR_DATA, "%s: model.type: expected a text" HINT, path);
+    }
+    return OK;
+}
+
 static enum err parse_model(struct tokenizer *t, const char *path, const json_t *model)
 {
     char where[WHERE_BYTES];
@@ -140,10 +163,11 @@ static enum err parse_model(struct tokenizer *t, const char *path, const json_t 
     if (!json_is_object(model)) {
         return FAIL(ERR_DATA, "%s: model: missing" HINT, path);
     }
+    TRY(type[0] == 0 || strcmp(type, "BPE") == 0 || strcmp(type, "Unigram") == 0 ? check_fields(path, model) : OK);
     if (strcmp(type, "Unigram") == 0) {
         return tokenizer_parse_unigram(t, path, model);
     }
-    if (strcmp(type, "BPE") != 0 && !(type[0] == 0 && json_is_array(merges))) {
+    if (strcmp(type, "BPE") != 0 && !(json_object_get(model, "type") == NULL && json_is_array(merges))) {
         char quote[96];
         return FAIL(ERR_DATA, "%s: model.type: \"%s\", expected \"BPE\" or \"Unigram\"" HINT, path,
                     bpe_quote(type, strlen(type), quote));

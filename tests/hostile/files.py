@@ -260,7 +260,7 @@ def tokenizer():
                 b'{"model":{},"model":{}}', b'{"model":null}', b'{"model":[]}', b'{"model":{}}',
                 b'{"model":{"type":1}}'):
         yield f"text {raw[:16]!r} {len(raw)}", raw, "tokenizer.json"
-    for kind in ("WordPiece", "WordLevel", "X"):
+    for kind in ("WordPiece", "WordLevel", "X", "", None, 1):
         yield f"model {kind!r}", model(type=kind), "tokenizer.json"
     for value in (None, [], 1, "x", {}):
         yield f"vocab {value!r}", model(vocab=value), "tokenizer.json"
@@ -274,7 +274,7 @@ def tokenizer():
                    ["a b"] * 3 + ["x y"], ["a" * 100000 + " b"]):
         yield f"merges {str(merges)[:24]}", model(merges=merges), "tokenizer.json"
     for key, value in (("dropout", 0.5), ("continuing_subword_prefix", "##"), ("end_of_word_suffix", "</w>"),
-                       ("byte_fallback", 3), ("fuse_unk", "x"), ("ignore_merges", 5)):
+                       ("byte_fallback", 3), ("fuse_unk", "x"), ("ignore_merges", 5), ("new_field", 1)):
         yield f"model.{key} {value!r}", model(**{key: value}), "tokenizer.json"
     for value in ({
             "type": "X"
