@@ -15,7 +15,7 @@ struct cmd {
     cmd_fn *run;
 };
 
-cmd_fn cmd_train, cmd_verify, cmd_replay, cmd_eval, cmd_generate, cmd_data, cmd_ckpt, cmd_bench;
+cmd_fn cmd_train, cmd_verify, cmd_replay, cmd_eval, cmd_generate, cmd_data, cmd_ckpt, cmd_bench, cmd_check;
 
 /* `invar ckpt convert FROM TO`, an action of cmd_ckpt; flags that were not given are NULL. */
 struct cmd_convert_flags {

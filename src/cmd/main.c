@@ -14,6 +14,7 @@
 
 static const struct cmd commands[] = {
     { "train", "train a model from a configuration: invar train CONFIG.yaml [--key value ...]", cmd_train },
+    { "check", "say whether a model or a configuration can be trained, and if not, why", cmd_check },
     { "verify", "run a few steps under many layouts and compare the bits", cmd_verify },
     { "replay", "compute a step of a run again and compare it with the record", cmd_replay },
     { "eval", "the loss of a model on token files", cmd_eval },
