@@ -7,9 +7,10 @@
 static const char usage[] =
     "usage: invar check PATH ... [options]\n"
     "\n"
-    "Says of each PATH whether it can be trained, and if not, what stands in the way: all of it, with the place. PATH is\n"
-    "the configuration of a run (.yaml or .yml), a model's config.json (any .json), or a model folder; in a folder, what\n"
-    "its files say of special tokens and the vocabulary is compared. Exit code 2: something stands in the way.\n"
+    "Says of each PATH whether it can be trained, and if not, what stands in the way: all of it, with the place.\n"
+    "PATH is the configuration of a run (.yaml or .yml), a model's config.json (any .json), or a model folder; in a\n"
+    "folder, what its files say of special tokens and the vocabulary is compared. Exit code 2: something stands in\n"
+    "the way.\n"
     "\n"
     "example: invar check models/smollm2 run.yaml\n";
 

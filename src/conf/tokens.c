@@ -26,11 +26,11 @@ struct tokens {
     struct tree config, generation;
     json_t *tokenizer_config, *tokenizer; /* NULL: no such file */
     struct said model[KINDS], generated[KINDS];
-    int64_t vocab;                  /* config.json's vocab_size; NO_ID: none */
+    int64_t vocab; /* config.json's vocab_size; NO_ID: none */
     const struct node *vocab_node;
-    const char *text[KINDS];        /* tokenizer_config.json's; NULL: none */
-    int64_t id[KINDS];              /* of these texts in tokenizer.json; NO_ID: not there */
-    int64_t entries;                /* tokenizer.json's highest id + 1 */
+    const char *text[KINDS]; /* tokenizer_config.json's; NULL: none */
+    int64_t id[KINDS];       /* of these texts in tokenizer.json; NO_ID: not there */
+    int64_t entries;         /* tokenizer.json's highest id + 1 */
 };
 
 /* ---- reading ---- */
@@ -115,15 +115,18 @@ static void read_entries(struct tokens *t)
     const json_t *model = json_object_get(t->tokenizer, "model"), *vocab = json_object_get(model, "vocab"), *item;
     const char *key;
     size_t i;
-    json_object_foreach((json_t *)(uintptr_t)vocab, key, item) {
+    json_object_foreach((json_t *)(uintptr_t)vocab, key, item)
+    {
         if (json_is_integer(item)) {
             see_entry(t, key, json_integer_value(item));
         }
     }
-    json_array_foreach(vocab, i, item) { /* Unigram: [text, score] */
+    json_array_foreach(vocab, i, item)
+    { /* Unigram: [text, score] */
         see_entry(t, json_string_value(json_array_get(item, 0)), (int64_t)i);
     }
-    json_array_foreach(json_object_get(t->tokenizer, "added_tokens"), i, item) {
+    json_array_foreach(json_object_get(t->tokenizer, "added_tokens"), i, item)
+    {
         if (json_is_integer(json_object_get(item, "id"))) {
             see_entry(t, json_string_value(json_object_get(item, "content")),
                       json_integer_value(json_object_get(item, "id")));
@@ -153,7 +156,10 @@ static struct ids show(const struct said *s)
     struct ids out = { .text = "null" };
     size_t used = 0;
     for (size_t i = 0; i < s->count; i++) {
-        int n = snprintf(out.text + used, sizeof(out.text) - used, "%s%lld%s", i > 0 ? ", " : s->count > 1 ? "[" : "",
+        int n = snprintf(out.text + used, sizeof(out.text) - used, "%s%lld%s",
+                         i > 0          ? ", "
+                         : s->count > 1 ? "["
+                                        : "",
                          (long long)s->id[i], i + 1 == s->count && s->count > 1 ? "]" : "");
         used += n > 0 ? (size_t)n : 0;
     }
@@ -203,10 +209,11 @@ static void check_vocabulary(struct tokens *t)
     if (t->text[PAD] != NULL && t->text[EOS] != NULL && strcmp(t->text[PAD], t->text[EOS]) == 0) {
         const struct said *eos = &t->model[EOS];
         const struct conf_origin at = { t->config.name, 1, 1 };
-        findings_add(t->f, FINDING_WARNING, eos->given ? &eos->at : &at,
-                     "pad_token of tokenizer_config.json is \"%s\", which also ends a text: programs that leave padding "
-                     "out of the loss leave the end out, too",
-                     t->text[PAD]);
+        findings_add(
+            t->f, FINDING_WARNING, eos->given ? &eos->at : &at,
+            "pad_token of tokenizer_config.json is \"%s\", which also ends a text: programs that leave padding "
+            "out of the loss leave the end out, too",
+            t->text[PAD]);
     }
 }
 
@@ -245,8 +252,8 @@ enum err tokens_check(const char *folder, struct findings *f, struct buf *table)
     TRY_OUT(read_tree(&t, folder, "generation_config.json", &t.generation));
     TRY_OUT(read_json(folder, "tokenizer_config.json", &t.tokenizer_config));
     TRY_OUT(read_json(folder, "tokenizer.json", &t.tokenizer));
-    t.vocab_node = t.config.root != NULL && t.config.root->kind == NODE_MAP ? node_get(t.config.root, "vocab_size")
-                                                                            : NULL;
+    t.vocab_node =
+        t.config.root != NULL && t.config.root->kind == NODE_MAP ? node_get(t.config.root, "vocab_size") : NULL;
     if (t.vocab_node != NULL && !scalar_whole(t.vocab_node, &vocab).bad && vocab <= INT32_MAX) {
         t.vocab = (int64_t)vocab;
     }
