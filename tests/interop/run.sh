@@ -5,7 +5,7 @@
 #
 # Uses the Python in INVAR_PYTHON, or makes an environment of its own under the build folder (a large download, once).
 # Each *_test.py is a plain script: exit 0 passed, 77 skipped (it says why), else failed. Its argument is the helper
-# program `encode` (encode_main.c); in its environment it finds
+# program `encode` (encode_main.c), beside which `rewrite_config` lies; in its environment it finds
 #   INVAR         the binary
 #   INVAR_WORK    an empty folder of its own, removed afterwards
 #   INVAR_SHARED  a folder of additional material, when there is one (default ../shared)
@@ -18,7 +18,7 @@ build=${1:-$root/build}
 INVAR=$(cd "$build" && pwd)/invar
 INVAR_SHARED=${INVAR_SHARED:-$root/../shared}
 export INVAR INVAR_SHARED
-ninja -C "$build" encode >/dev/null
+ninja -C "$build" encode rewrite_config >/dev/null
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONDONTWRITEBYTECODE=1
 
 python=${INVAR_PYTHON:-}

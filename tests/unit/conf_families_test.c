@@ -1,11 +1,13 @@
 /* Facts about config.json of every family: what transformers writes means here what it means there (sizes, rotary
  * frequencies), what is written is read back, and what stands in a family's way. tests/golden/configs/ */
+#include <dirent.h>
 #include <math.h>
 
 #include "test.h"
 
 #include "base/file.h"
 #include "conf/conf.h"
+#include "conf/tokens.h"
 
 static const char *const names[] = {
     "llama",           "llama_bias",     "llama_linear", "llama_dynamic", "llama_llama3", "llama_yarn",
@@ -281,7 +283,96 @@ static void rotary_settings_are_checked(void **state)
             "keep one of the two");
 }
 
+/* Real configurations and crafted ones: each gets a verdict, and these parameters where it can be trained. */
+static void real_configurations_get_a_verdict(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t parameters;
+    } good[] = {
+        { "ipex-gptneox.json", 324057088 },
+        { "ipex-llama3.json", 1268789248 },
+        { "ipex-mistral.json", 231741440 },
+        { "ipex-qwen2.json", 1323056128 },
+        { "ipex-qwen3.json", 171314432 },
+        { "llama-3.2-1b.json", 1235814400 },
+        { "llama-3.2-3b.json", 3212749824 },
+        { "llama2-70b-habana.json", 68976648192 },
+        { "phi-3-medium-4k.json", 13960238080 },
+        { "phi-3-mini-128k.json", 3821079552 },
+        { "phi-3-mini-4k.json", 3821079552 },
+        { "qwen2-0_5b.json", 463987712 },
+        { "qwen2-7b.json", 7615616512 },
+        { "qwen3-0.6b.json", 596049920 },
+        { "qwen3-4b.json", 4022468096 },
+        { "gemma-2-9b.json", 9241705984 },
+        { "smollm2-135m.json", 134515008 },
+        { "tinyllama-1.1b.json", 1100048384 },
+        { "qwen2.json", 630167424 },
+    };
+    static const char *const folders[] = { "hf", "hf-composed", "hf-edge" };
+    size_t seen = 0, trainable = 0;
+    for (size_t i = 0; i < 3; i++) {
+        char folder[256], path[600];
+        snprintf(folder, sizeof(folder), "../shared/assets/configs/%s", folders[i]);
+        DIR *d = opendir(folder);
+        if (d == NULL) {
+            print_message("%s is not here: skipped\n", folder);
+            skip();
+        }
+        for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
+            struct model_conf m;
+            struct findings f = { 0 };
+            struct buf text = { 0 };
+            if (e->d_name[0] == '.') {
+                continue;
+            }
+            snprintf(path, sizeof(path), "%s/%s", folder, e->d_name);
+            assert_ok(file_read(path, (size_t)8 << 20, &text));
+            enum err err = model_conf_parse(&m, path, text.data, text.bytes, &f);
+            assert_true(err == OK || (err == ERR_USAGE && f.errors > 0));
+            size_t known = 0;
+            while (known < sizeof(good) / sizeof(good[0]) && strcmp(good[known].name, e->d_name) != 0) {
+                known++;
+            }
+            if ((known < sizeof(good) / sizeof(good[0])) != (err == OK)) {
+                fail_msg("%s: %s", path, err == OK ? "can be trained" : f.list[0].text);
+            }
+            if (err == OK) {
+                assert_int_equal(model_conf_parameters(&m), good[known].parameters);
+                trainable++;
+            }
+            seen++;
+            buf_release(&text);
+            findings_release(&f);
+        }
+        closedir(d);
+    }
+    assert_true(seen > 90);
+    assert_int_equal(trainable, sizeof(good) / sizeof(good[0]));
+}
+
+static void a_folder_whose_files_disagree_is_refused(void **state)
+{
+    (void)state;
+    struct findings f = { 0 };
+    struct buf table = { 0 };
+    if (!file_exists("../shared/cases/I53/config.json")) {
+        print_message("../shared/cases/I53 is not here: skipped\n");
+        skip();
+    }
+    assert_ok(tokens_check("../shared/cases/I53", &f, &table));
+    assert_int_equal(f.errors, 3); /* bos; eos; an end that is not below vocab_size */
+    assert_non_null(strstr(table.data, "[2, 301]"));
+    assert_non_null(strstr(table.data, "tokenizer 6 entries, config 300 rows: 294 rows are padding"));
+    buf_release(&table);
+    findings_release(&f);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(real_configurations_get_a_verdict),
+    cmocka_unit_test(a_folder_whose_files_disagree_is_refused),
     cmocka_unit_test(parameters_are_those_of_transformers),
     cmocka_unit_test(frequencies_are_those_of_transformers),
     cmocka_unit_test(fields_set_what_they_mean),
