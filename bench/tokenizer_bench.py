@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Encoding speed beside Hugging Face `tokenizers`, one core each, in one run.
+"""Encoding speed beside Hugging Face `tokenizers` and, for models of its own, `sentencepiece`; one core each, in one run.
 
     tokenizer_bench.py BENCH_BINARY [SHARED_FOLDER]
 
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 
+import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 TEXTS = ("en/botchan.txt", "en/frankenstein.txt", "en/tinyshakespeare.txt", "en/war-and-peace.txt",
@@ -39,6 +40,16 @@ def judges(base, root):
         yield name, judge
 
 
+def spm_judges(base):
+    """(name, path for the binary, encode, encode lines) of tokenizers that begin with characters."""
+    path = str(base / "mistral-v1/tokenizer.json")
+    judge = Tokenizer.from_file(path)
+    yield "mistral", path, judge.encode, judge.encode_batch
+    for name, path in (("m.model", "mistral-v1/tokenizer.model"), ("unigram", "sentencepiece/test_ja_model.model")):
+        judge = sentencepiece.SentencePieceProcessor(model_file=str(base / path))
+        yield name, str(base / path), judge.encode, lambda lines: [judge.encode(x) for x in lines]
+
+
 def best(fn, runs=3):
     times = []
     for _ in range(runs):
@@ -53,23 +64,29 @@ def own(binary, tokenizer, mode, files):
     return [float(line.split()[3]) for line in out.splitlines()]
 
 
+def side_by_side(binary, name, path, encode, encode_lines, files):
+    mine = [min(a, b) for a, b in zip(own(binary, path, "whole", files), own(binary, path, "lines", files))]
+    for file, seconds in zip(files, mine):
+        text = pathlib.Path(file).read_text(encoding="utf-8")
+        lines = text.split("\n")
+        size = len(text.encode()) / 1e6
+        theirs = min(best(lambda: encode(text)), best(lambda: encode_lines(lines)))
+        print(f"{name:9} {file.split('text/')[1]:26} {size / seconds:10.1f} {size / theirs:8.2f} "
+              f"{theirs / seconds:6.1f}", flush=True)
+
+
 def main():
     binary = sys.argv[1]
     shared = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else os.environ.get("INVAR_SHARED", "../shared"))
     files = [str(shared / "assets/text" / t) for t in TEXTS]
-    print(f"{'tokenizer':9} {'text':26} {'invar MB/s':>10} {'HF MB/s':>8} {'ratio':>6}")
+    print(f"{'tokenizer':9} {'text':26} {'invar MB/s':>10} {'judge':>8} {'ratio':>6}")
     with tempfile.TemporaryDirectory() as folder:
         for name, judge in judges(shared / "assets/tokenizers", folder):
             path = str(pathlib.Path(folder) / f"{name}.json")
             judge.save(path)
-            mine = [min(a, b) for a, b in zip(own(binary, path, "whole", files), own(binary, path, "lines", files))]
-            for file, seconds in zip(files, mine):
-                text = pathlib.Path(file).read_text(encoding="utf-8")
-                lines = text.split("\n")
-                size = len(text.encode()) / 1e6
-                theirs = min(best(lambda: judge.encode(text)), best(lambda: judge.encode_batch(lines)))
-                print(f"{name:9} {file.split('text/')[1]:26} {size / seconds:10.1f} {size / theirs:8.2f} "
-                      f"{theirs / seconds:6.1f}", flush=True)
+            side_by_side(binary, name, path, judge.encode, judge.encode_batch, files)
+    for row in spm_judges(shared / "assets/tokenizers"):
+        side_by_side(binary, *row, files)
 
 
 if __name__ == "__main__":
