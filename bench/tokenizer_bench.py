@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Encoding speed beside Hugging Face `tokenizers` and, for models of its own, `sentencepiece`; one core each, in one run.
+"""Encoding speed beside `tokenizers` and, for models of its own, `sentencepiece`: one core each, in one run.
 
     tokenizer_bench.py BENCH_BINARY [SHARED_FOLDER]
 
@@ -40,11 +40,18 @@ def judges(base, root):
         yield name, judge
 
 
-def spm_judges(base):
+def spm_judges(base, folder):
     """(name, path for the binary, encode, encode lines) of tokenizers that begin with characters."""
     path = str(base / "mistral-v1/tokenizer.json")
     judge = Tokenizer.from_file(path)
     yield "mistral", path, judge.encode, judge.encode_batch
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(base / "sentencepiece/test_ja_model.model"))
+    vocab = [(pieces.id_to_piece(i), pieces.get_score(i)) for i in range(pieces.vocab_size())]
+    judge = Tokenizer(models.Unigram(vocab, 0, False))  # as T5
+    judge.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    path = str(pathlib.Path(folder) / "unigram.json")
+    judge.save(path)
+    yield "t5 kind", path, judge.encode, judge.encode_batch
     for name, path in (("m.model", "mistral-v1/tokenizer.model"), ("unigram", "sentencepiece/test_ja_model.model")):
         judge = sentencepiece.SentencePieceProcessor(model_file=str(base / path))
         yield name, str(base / path), judge.encode, lambda lines: [judge.encode(x) for x in lines]
@@ -85,8 +92,8 @@ def main():
             path = str(pathlib.Path(folder) / f"{name}.json")
             judge.save(path)
             side_by_side(binary, name, path, judge.encode, judge.encode_batch, files)
-    for row in spm_judges(shared / "assets/tokenizers"):
-        side_by_side(binary, *row, files)
+        for row in spm_judges(shared / "assets/tokenizers", folder):
+            side_by_side(binary, *row, files)
 
 
 if __name__ == "__main__":

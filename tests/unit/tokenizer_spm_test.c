@@ -140,8 +140,8 @@ static void repeat(struct buf *out, const char *unit, size_t bytes)
 static void a_million_of_one_character_take_linear_time(void **state)
 {
     (void)state;
-    static const char *const units[] = { "a", " ", "\n", "\xf0\x9f\x99\x82", "\xe2\x96\x81", "\xe9\xbe\x8d", "e\xcc\x81",
-                                         "count", "<sep>" };
+    static const char *const units[] = { "a", " ", "\n", "\xf0\x9f\x99\x82", "\xe2\x96\x81", "\xe9\xbe\x8d",
+                                         "e\xcc\x81", "count", "<sep>" };
     struct buf text = { 0 };
     for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
         struct fixture f;
