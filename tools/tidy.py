@@ -22,7 +22,7 @@ LAYERS = {
     "comm": {"base", "part"},
     "data": {"base", "part"},
     "model": {"base", "conf", "part", "kern", "comm"},
-    "ckpt": {"base", "conf", "part", "comm"},
+    "ckpt": {"base", "conf", "part", "comm", "data"},
     "train": {"base", "conf", "part", "kern", "comm", "data", "model", "ckpt"},
     "bench": {"base", "conf", "part", "kern", "comm", "data", "model", "train"},
     "plan": {"base", "conf", "part", "data", "model", "ckpt"},

@@ -321,18 +321,126 @@ static enum err put_config(const struct reader *r, const char *class, struct buf
         TRY(buf_add_json_string(out, (const char *)chat->data, chat->count));
         TRY(buf_add_string(out, ",\n"));
     }
+    if (strcmp(class, "LlamaTokenizer") == 0) {
+        TRY(buf_printf(out, "  \"add_bos_token\": %s,\n  \"legacy\": false,\n", r->adds_bos ? "true" : "false"));
+    }
     return buf_printf(out, "  \"clean_up_tokenization_spaces\": false,\n  \"tokenizer_class\": \"%s\"\n}\n", class);
+}
+
+/* ---- SentencePiece: tokenizer.model ---- */
+
+static enum err put_varint(struct buf *out, uint64_t value)
+{
+    do {
+        unsigned char byte = (unsigned char)((value & 127) | (value > 127 ? 128 : 0));
+        TRY(buf_add(out, &byte, 1));
+        value >>= 7;
+    } while (value > 0);
+    return OK;
+}
+
+/* A field of a protocol buffer: a whole number, or bytes with their length. */
+static enum err put_number(struct buf *out, uint32_t field, uint64_t value)
+{
+    TRY(put_varint(out, (uint64_t)field << 3));
+    return put_varint(out, value);
+}
+
+static enum err put_bytes(struct buf *out, uint32_t field, const void *bytes, size_t count)
+{
+    TRY(put_varint(out, (uint64_t)field << 3 | 2));
+    TRY(put_varint(out, count));
+    return buf_add(out, bytes, count);
+}
+
+/* A piece: its text (1), score (2, a float) and type (3), which GGUF counts as SentencePiece does. */
+static enum err put_piece(const struct token *t, float score, struct buf *piece, struct buf *out)
+{
+    static const unsigned char float_field = 2 << 3 | 5;
+    buf_clear(piece);
+    TRY(put_bytes(piece, 1, t->text, t->bytes));
+    TRY(buf_add(piece, &float_field, 1));
+    TRY(buf_add(piece, &score, 4));
+    TRY(put_number(piece, 3, t->type));
+    return put_bytes(out, 1, piece->data, piece->bytes);
+}
+
+static enum err read_flag(const struct reader *r, const char *key, bool usual, bool *out)
+{
+    const struct gguf_value *v = find(r, key);
+    *out = usual;
+    return v == NULL || gguf_flag(v, out) ? OK : fail_value(r, v, key, "a bool");
+}
+
+/* Settings of the trainer: a BPE model (3), pieces for bytes (35), ids of special pieces (40 to 43; an id of -1 is
+ * none); of the normalizer: a space in front (3), repeated spaces are removed (4). */
+static enum err put_settings(const struct reader *r, struct buf *part, struct buf *out)
+{
+    static const char *const special_keys[] = { "ggml.unknown_token_id", "ggml.bos_token_id", "ggml.eos_token_id",
+                                                "ggml.padding_token_id" };
+    bool bytes = false, prefix, spaces;
+    int64_t id;
+    for (uint64_t i = 0; i < r->count; i++) {
+        bytes = bytes || r->list[i].type == TYPE_BYTE;
+    }
+    buf_clear(part);
+    TRY(put_number(part, 3, 2));
+    TRY(put_number(part, 35, bytes));
+    for (uint32_t i = 0; i < 4; i++) {
+        TRY(special(r, special_keys[i], &id));
+        TRY(put_number(part, 40 + i, (uint64_t)id));
+    }
+    TRY(put_bytes(out, 2, part->data, part->bytes));
+    TRY(read_flag(r, "ggml.add_space_prefix", true, &prefix));
+    TRY(read_flag(r, "ggml.remove_extra_whitespaces", false, &spaces));
+    buf_clear(part);
+    TRY(put_bytes(part, 1, "identity", 8));
+    TRY(put_number(part, 3, prefix));
+    TRY(put_number(part, 4, spaces));
+    TRY(put_number(part, 5, 1));
+    return put_bytes(out, 3, part->data, part->bytes);
+}
+
+static enum err read_sentencepiece(struct reader *r, struct buf *out)
+{
+    const struct gguf_value *scores = find(r, "ggml.scores");
+    struct buf part = { 0 };
+    double score;
+    if (scores == NULL || scores->kind != GGUF_ARRAY || scores->count != r->count) {
+        return fail_value(r, scores, "ggml.scores", "a number for each token");
+    }
+    enum err err;
+    while (r->count > 0 && r->list[r->count - 1].type == TYPE_UNUSED) { /* fills up the embedding */
+        r->count--;
+    }
+    for (uint64_t i = 0; i < r->count; i++) {
+        if (!gguf_real(scores, i, &score)) {
+            err = fail_value(r, scores, "ggml.scores", "a number for each token");
+            goto out;
+        }
+        TRY_OUT(put_piece(&r->list[i], (float)score, &part, out));
+    }
+    TRY_OUT(put_settings(r, &part, out));
+out:
+    buf_release(&part);
+    return err;
 }
 
 static enum err read_kind(struct reader *r, const struct gguf_value *model, struct gguf_tokenizer_texts *out)
 {
-    if (!is_text(model, "gpt2")) {
-        return FAIL(ERR_DATA, "%s: byte %" PRIu64 ": tokenizer.ggml.model \"%.*s\" is not in this version | there is: "
-                    "gpt2", r->f->path, model->at, (int)(model->count < 60 ? model->count : 60),
+    bool pieces = is_text(model, "llama");
+    if (!pieces && !is_text(model, "gpt2")) {
+        return FAIL(ERR_DATA, "%s: byte %" PRIu64 ": tokenizer.ggml.model \"%.*s\" is not in this version | there are: "
+                    "gpt2, llama", r->f->path, model->at, (int)(model->count < 60 ? model->count : 60),
                     (const char *)model->data);
     }
     TRY(read_texts(r));
     TRY(read_types(r));
+    if (pieces) {
+        TRY(read_sentencepiece(r, &out->sentencepiece));
+        TRY(read_flag(r, "ggml.add_bos_token", true, &r->adds_bos));
+        return put_config(r, "LlamaTokenizer", &out->config);
+    }
     TRY(read_byte_level(r, &out->tokenizer));
     return put_config(r, "PreTrainedTokenizerFast", &out->config);
 }

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "data/spm_file.h"
 
 #define TEXT_BYTES_MAX ((size_t)1 << 30)
 
@@ -249,6 +250,95 @@ out:
     return err;
 }
 
+/* ---- SentencePiece ---- */
+
+/* Tokens behind the pieces, as tokenizer_config.json lists them. */
+static enum err list_added(struct writer *w, uint64_t pieces)
+{
+    const json_t *added = json_object_get(w->config, "added_tokens_decoder");
+    const char *key;
+    json_t *token;
+    json_object_foreach((json_t *)(uintptr_t)added, key, token) {
+        char *end;
+        unsigned long long id = strtoull(key, &end, 10);
+        const char *text = json_string_value(json_object_get(token, "content"));
+        if (key[0] < '0' || key[0] > '9' || *end != '\0' || id >= w->count || text == NULL) {
+            return FAIL(ERR_DATA, "%s: added_tokens_decoder: an id below %" PRIu64 " with its content was expected, "
+                        "got \"%.40s\"", w->config_path, w->count, key);
+        }
+        if (id >= pieces) {
+            w->list[id] = (struct entry){ text, json_is_true(json_object_get(token, "special")) ? 3 : 4 };
+        }
+    }
+    return OK;
+}
+
+/* The list of tokens from the pieces, whose texts are kept in `names`. */
+static enum err list_pieces(struct writer *w, const struct spm_file *m, struct buf *names)
+{
+    if (m->kind != SPM_BPE || m->rules.map_bytes > 0 || !m->rules.escape || m->suffix) {
+        return refuse(w, "the kind of model, its normalizer", "BPE with identity, spaces as U+2581 in front of words");
+    }
+    if (m->count > w->count) {
+        return FAIL(ERR_DATA, "%s: %zu pieces, the model has %" PRIu64, w->path, m->count, w->count);
+    }
+    for (size_t i = 0; i < m->count; i++) {
+        if (memchr(m->piece[i].text, 0, m->piece[i].bytes) != NULL) {
+            return refuse(w, "pieces", "no zero byte");
+        }
+        TRY(buf_add(names, m->piece[i].text, m->piece[i].bytes));
+        TRY(buf_add(names, "", 1));
+    }
+    const char *at = names->data;
+    for (size_t i = 0; i < m->count; i++) {
+        w->list[i] = (struct entry){ at, (int32_t)m->piece[i].type };
+        at += m->piece[i].bytes + 1;
+    }
+    return list_added(w, m->count);
+}
+
+static enum err put_pieces(struct writer *w, const struct spm_file *m, const struct model_conf *c)
+{
+    const json_t *bos = json_object_get(w->config, "add_bos_token");
+    TRY(gguf_out_string(w->o, "tokenizer.ggml.model", "llama", 5));
+    TRY(gguf_out_string(w->o, "tokenizer.ggml.pre", "default", 7));
+    TRY(put_tokens(w));
+    TRY(gguf_out_array(w->o, "tokenizer.ggml.scores", GGUF_F32, w->count));
+    for (uint64_t i = 0; i < w->count; i++) {
+        float score = i < m->count ? m->piece[i].score : -1000.0f;
+        TRY(buf_add(&w->o->keys, &score, 4));
+    }
+    TRY(put_special(w, "bos_token", "tokenizer.ggml.bos_token_id", c->bos_token_id));
+    TRY(put_special(w, "eos_token", "tokenizer.ggml.eos_token_id", c->eos_token_id));
+    TRY(put_special(w, "unk_token", "tokenizer.ggml.unknown_token_id", -1));
+    TRY(put_special(w, "pad_token", "tokenizer.ggml.padding_token_id", -1));
+    TRY(gguf_out_flag(w->o, "tokenizer.ggml.add_bos_token", bos == NULL || json_is_true(bos)));
+    TRY(gguf_out_flag(w->o, "tokenizer.ggml.add_eos_token", json_is_true(json_object_get(w->config, "add_eos_token"))));
+    TRY(gguf_out_flag(w->o, "tokenizer.ggml.remove_extra_whitespaces", m->rules.remove_extra));
+    return gguf_out_flag(w->o, "tokenizer.ggml.add_space_prefix", m->rules.dummy_prefix);
+}
+
+static enum err put_sentencepiece(struct writer *w, const char *folder, const struct model_conf *c)
+{
+    struct spm_file m = { 0 };
+    struct buf text = { 0 }, names = { 0 };
+    void *mem;
+    enum err err;
+    w->count = c->vocab;
+    TRY_OUT(mem_alloc(&mem, w->count, sizeof(struct entry)));
+    w->list = mem;
+    TRY_OUT(file_read(w->path, TEXT_BYTES_MAX, &text));
+    TRY_OUT(spm_file_parse(&m, w->path, text.data != NULL ? text.data : "", text.bytes));
+    TRY_OUT(list_pieces(w, &m, &names));
+    TRY_OUT(put_pieces(w, &m, c));
+    TRY_OUT(put_chat(w, folder));
+out:
+    spm_file_release(&m);
+    buf_release(&text);
+    buf_release(&names);
+    return err;
+}
+
 static enum err put_all(struct writer *w, const char *folder, const struct model_conf *c)
 {
     void *mem;
@@ -275,14 +365,19 @@ enum err gguf_tokenizer_put(struct gguf_out *o, const char *folder, const struct
 {
     struct writer w = { .o = o };
     enum err err;
-    TRY_OUT(file_join(&w.path, folder, "tokenizer.json"));
+    TRY_OUT(file_join(&w.path, folder, "tokenizer.model"));
     TRY_OUT(file_join(&w.config_path, folder, "tokenizer_config.json"));
+    bool pieces = file_exists(w.path);
+    if (!pieces) {
+        free(w.path);
+        w.path = NULL;
+        TRY_OUT(file_join(&w.path, folder, "tokenizer.json"));
+    }
     if (!file_exists(w.path)) {
-        log_warning("%s: no tokenizer.json: the file will hold no tokenizer", folder);
+        log_warning("%s: no tokenizer.json and no tokenizer.model: the file will hold no tokenizer", folder);
         TRY_OUT(gguf_out_string(o, "tokenizer.ggml.model", "no_vocab", 8));
         goto out;
     }
-    TRY_OUT(json_read_file(&w.root, w.path, TEXT_BYTES_MAX));
     if (file_exists(w.config_path)) {
         struct buf text = { 0 };
         err = file_read(w.config_path, TEXT_BYTES_MAX, &text);
@@ -291,7 +386,10 @@ enum err gguf_tokenizer_put(struct gguf_out *o, const char *folder, const struct
         buf_release(&text);
         TRY_OUT(err);
     }
-    TRY_OUT(put_all(&w, folder, c));
+    if (!pieces) {
+        TRY_OUT(json_read_file(&w.root, w.path, TEXT_BYTES_MAX));
+    }
+    TRY_OUT(pieces ? put_sentencepiece(&w, folder, c) : put_all(&w, folder, c));
 out:
     json_decref(w.root);
     json_decref(w.config);

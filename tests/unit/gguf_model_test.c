@@ -5,6 +5,7 @@
 #include "ckpt/convert.h"
 #include "ckpt/gguf_conf.h"
 #include "ckpt/gguf_tokenizer.h"
+#include "data/spm_file.h"
 #include "gguf_bytes.h"
 
 static char path[64];
@@ -238,12 +239,122 @@ static void descriptions_are_judged(void **state)
                  convert_model(path, "/nonexistent/folder", &o));
 }
 
+/* ---- tokenizers ---- */
+
+struct vocabulary {
+    const char *model, *pre; /* NULL: not given */
+    const char *tokens[4];
+    size_t scores, types; /* how many */
+    uint32_t type;        /* of the last token */
+    uint32_t bos;
+};
+
+static enum err read_tokenizer(const struct vocabulary *v, struct gguf_tokenizer_texts *out)
+{
+    static struct bytes b;
+    put_start(&b, 3, 0, 6 + (v->pre != NULL));
+    put_text(&b, "tokenizer.ggml.model", v->model);
+    if (v->pre != NULL) {
+        put_text(&b, "tokenizer.ggml.pre", v->pre);
+    }
+    put_string(&b, "tokenizer.ggml.tokens");
+    put32(&b, GGUF_ARRAY);
+    put32(&b, GGUF_STRING);
+    put64(&b, 4);
+    for (int i = 0; i < 4; i++) {
+        put_string(&b, v->tokens[i]);
+    }
+    put_string(&b, "tokenizer.ggml.scores");
+    put32(&b, GGUF_ARRAY);
+    put32(&b, GGUF_F32);
+    put64(&b, v->scores);
+    for (size_t i = 0; i < v->scores; i++) {
+        float score = -1.5f * (float)i;
+        put(&b, &score, 4);
+    }
+    put_string(&b, "tokenizer.ggml.token_type");
+    put32(&b, GGUF_ARRAY);
+    put32(&b, GGUF_I32);
+    put64(&b, v->types);
+    for (size_t i = 0; i < v->types; i++) {
+        put32(&b, i == 0 ? 2 : i + 1 == v->types ? v->type : 1);
+    }
+    put_string(&b, "tokenizer.ggml.merges");
+    put32(&b, GGUF_ARRAY);
+    put32(&b, GGUF_STRING);
+    put64(&b, 1);
+    put_string(&b, "a b");
+    put_u32(&b, "tokenizer.ggml.bos_token_id", v->bos);
+    put_file(path, b.data, b.count);
+    struct gguf_file f;
+    enum err err = gguf_open(&f, path);
+    if (err == OK) {
+        err = gguf_tokenizer_read(&f, out);
+        gguf_close(&f);
+    }
+    return err;
+}
+
+static void pieces_become_a_sentencepiece_model(void **state)
+{
+    (void)state;
+    const struct vocabulary v = { "llama", NULL, { "<unk>", "a", "\xe2\x96\x81", "b" }, 4, 4, 4, 1 };
+    struct gguf_tokenizer_texts t;
+    struct spm_file m = { 0 };
+    assert_ok(read_tokenizer(&v, &t));
+    assert_int_equal(t.tokenizer.bytes, 0);
+    assert_ok(spm_file_parse(&m, "made", t.sentencepiece.data, t.sentencepiece.bytes));
+    assert_true(m.count == 4 && m.kind == SPM_BPE && !m.byte_fallback && m.rules.dummy_prefix && m.rules.escape);
+    assert_true(m.piece[0].type == SPM_UNKNOWN && m.piece[2].type == SPM_NORMAL && m.piece[3].type == SPM_USER);
+    assert_true(m.piece[2].bytes == 3 && m.piece[2].score == -3.0f);
+    assert_non_null(strstr(t.config.data, "\"bos_token\": \"a\""));
+    spm_file_release(&m);
+    gguf_tokenizer_release(&t);
+}
+
+static void bytes_become_a_tokenizer_json(void **state)
+{
+    (void)state;
+    const struct vocabulary v = { "gpt2", "smollm", { "<x>", "a", "b", "ab" }, 0, 4, 1, 0 };
+    struct gguf_tokenizer_texts t;
+    assert_ok(read_tokenizer(&v, &t));
+    assert_non_null(strstr(t.tokenizer.data, "{\"id\": 0, \"content\": \"<x>\""));
+    assert_non_null(strstr(t.tokenizer.data, "\"individual_digits\": true"));
+    assert_non_null(strstr(t.tokenizer.data, "\"ab\": 3"));
+    assert_int_equal(t.sentencepiece.bytes, 0);
+    gguf_tokenizer_release(&t);
+}
+
+static void tokenizers_are_judged(void **state)
+{
+    (void)state;
+    static const struct { struct vocabulary v; const char *rule; } cases[] = {
+        { { "t5", NULL, { "a", "b", "c", "d" }, 4, 4, 1, 0 }, "\"t5\" is not in this version" },
+        { { "gpt2", NULL, { "a", "b", "c", "d" }, 4, 4, 1, 0 }, "tokenizer.ggml.pre is missing" },
+        { { "gpt2", "viking", { "a", "b", "c", "d" }, 4, 4, 1, 0 }, "\"viking\" is not in this version" },
+        { { "gpt2", "gpt-2", { "a", "\xff", "c", "d" }, 4, 4, 1, 0 }, "token 1 is not UTF-8" },
+        { { "gpt2", "gpt-2", { "a", "b", "c", "d" }, 4, 3, 1, 0 }, "token_type: a number for each token" },
+        { { "gpt2", "gpt-2", { "a", "b", "c", "d" }, 4, 4, 7, 0 }, "token_type: 1 to 6" },
+        { { "gpt2", "gpt-2", { "a", "b", "c", "d" }, 4, 4, 0, 0 }, "token_type: 1 to 6" },
+        { { "gpt2", "gpt-2", { "a", "b", "c", "d" }, 4, 4, 1, 4 }, "bos_token_id: an id of the vocabulary" },
+        { { "llama", NULL, { "a", "b", "c", "d" }, 3, 4, 1, 0 }, "scores: a number for each token" },
+        { { "llama", NULL, { "a", "b", "c", "d" }, 4, 4, 1, 9 }, "bos_token_id: an id of the vocabulary" },
+    };
+    struct gguf_tokenizer_texts t;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_fails(ERR_DATA, cases[i].rule, read_tokenizer(&cases[i].v, &t));
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_permuted_both_ways), cmocka_unit_test(rows_of_a_head_alternate_halves),
         cmocka_unit_test(values_are_narrowed),         cmocka_unit_test(a_description_is_read),
         cmocka_unit_test(descriptions_are_judged),
+        cmocka_unit_test(pieces_become_a_sentencepiece_model),
+        cmocka_unit_test(bytes_become_a_tokenizer_json),
+        cmocka_unit_test(tokenizers_are_judged),
     };
     if (tests_chosen(tests, sizeof(tests) / sizeof(tests[0]), argc, argv) == 0) {
         return 2;
