@@ -26,15 +26,7 @@ static enum err norm_forward(struct model *m, const struct rows *r, uint64_t lay
 static enum err branch_input(struct model *m, const struct rows *r, uint64_t layer, enum slot gain, const float *x,
                              void *n, float *mean, float *rstd)
 {
-    uint64_t hidden = m->conf.hidden;
-    if (m->conf.norms != NORMS_AFTER) {
-        return norm_forward(m, r, layer, gain, x, n, mean, rstd);
-    }
-    if (m->place.sequence_parallel) {
-        memcpy((float *)n + r->own.lo * hidden, x, own_count(r) * hidden * sizeof(float));
-        TRY(gather_own(m, r, n, NUM_F32, hidden));
-    }
-    return OK;
+    return m->conf.norms != NORMS_AFTER ? norm_forward(m, r, layer, gain, x, n, mean, rstd) : OK;
 }
 
 /* Whether the product in front of the second norm does that norm, too: all of a row is on this rank, and nothing comes

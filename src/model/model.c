@@ -94,7 +94,8 @@ enum err model_new(struct model **out, const struct model_conf *c, const struct 
     BUG_IF(shape->sequences == 0 || shape->grad_unit == 0 || shape->grad_unit > shape->seq_length);
     BUG_IF(shape->mode == MODEL_TRAIN && shape->batch == 0);
     BUG_IF(c->norms != NORMS_BEFORE && (c->norm == NORM_LAYER || c->parallel_residual));
-    BUG_IF(c->qk_norm == QK_NORM_ALL && place->share.tp > 1);
+    /* a norm over all heads has no part on a rank, and what branches without a norm before take is not gathered */
+    BUG_IF((c->qk_norm == QK_NORM_ALL || c->norms == NORMS_AFTER) && place->share.tp > 1);
     TRY(mem_alloc(&mem, 1, sizeof(struct model)));
     struct model *m = mem;
     m->conf = *c;
@@ -168,13 +169,10 @@ static unsigned own_parts(const struct model *m)
     return m->shape.mode == MODEL_TRAIN ? train[m->shape.recompute] : 0;
 }
 
-/* What a branch takes: branch_operand. */
+/* The norm before a branch. */
 static void *take_input(const struct model *m, struct arena *a)
 {
-    if (m->conf.norms != NORMS_AFTER) {
-        return take_kept(m, a, m->rows, m->conf.hidden);
-    }
-    return m->place.sequence_parallel ? take(a, m->rows, m->conf.hidden) : NULL;
+    return m->conf.norms != NORMS_AFTER ? take_kept(m, a, m->rows, m->conf.hidden) : NULL;
 }
 
 static struct after_act take_after(const struct model *m, struct arena *a)

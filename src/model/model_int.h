@@ -19,7 +19,7 @@ struct after_act {
 
 /* What one layer's forward leaves for its backward. With RECOMPUTE_SELECTIVE layers share one n1 (which is also n2),
  * gate and up, with RECOMPUTE_FULL everything but x. Arrays without a type are numbers of m->kept. With NORMS_AFTER the
- * branches take x and x1 themselves: n1 and n2 are all rows of these, fp32, with sequence parallelism, else NULL. */
+ * branches take x and x1 themselves: n1 and n2 are NULL. */
 struct layer_act {
     float *x;             /* [own][C] input of the layer (residual stream) */
     void *n1;             /* [R][C] first norm */
@@ -202,14 +202,10 @@ static inline struct operand kept(const struct model *m, const void *p)
     return (struct operand){ p, m->kept };
 }
 
-/* What a branch takes: its norm n or, where the norm is behind it, the residual stream x (all rows of it in n when this
- * rank keeps a part of them). */
+/* What a branch takes: its norm n or, where the norm is behind it, the residual stream x. */
 static inline struct operand branch_operand(const struct model *m, const float *x, const void *n)
 {
-    if (m->conf.norms != NORMS_AFTER) {
-        return kept(m, n);
-    }
-    return f32(m->place.sequence_parallel ? n : x);
+    return m->conf.norms != NORMS_AFTER ? kept(m, n) : f32(x);
 }
 
 /* y[rows][ldy] = x W^T + bias, of numbers of y_type; the sum over `in` is one chain. `then`: done to finished rows;

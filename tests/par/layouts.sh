@@ -5,6 +5,7 @@
 #
 #   tests/par/layouts.sh INVAR [STEPS [NAME-PART]]      only the layouts whose name contains NAME-PART
 #
+# The jobs gpt2, llama and bf16 go through all of them; the other families (families/NAME, and NAME_bf16) through a few.
 # With fewer steps the layouts are compared with one rank, but not with the hash below.
 set -u
 
@@ -32,8 +33,19 @@ list_bf16() {
     echo tp2,pp2,cp2,sp,mb1 dp2,tp2,pp2,cp2,sp,mb1 dp3,tp2,pp2,zero3,mb1,threads2,seed10 dp2,tp2,sp,cp2,zero3,full
 }
 
+# One of each kind; without tensor parallelism where a norm goes over all heads.
+list_family() { # NAME
+    case "$1" in
+    olmo2) echo dp2,mb1 dp3,zero3 pp2,mb1 cp2 cp2,full,mb1 selective full,mb1 threads2,mb3 ;;
+    olmo2_bf16) echo dp3,zero3,selective cp2 pp2,full,mb1 ;;
+    *_bf16) echo tp2,sp,selective cp2 pp2,full,mb1 ;;
+    *) echo dp2,mb1 dp3,zero3 tp2 tp2,sp,mb2 pp2,mb1 cp2 tp2,full tp2,sp,selective cp2,full,mb1 full,mb1 threads2,mb3 ;;
+    esac
+}
+
 list() { # FAMILY
     [ "$1" = bf16 ] && list_bf16 && return
+    [ -f "$here/matrix_$1.yaml" ] || { list_family "$1" && return; }
     for dp in 2 3 5; do # unequal: 4 + 3, 3 + 2 + 2, 2 + 2 + 1 + 1 + 1 sequences
         for zero in '' ,zero1 ,zero2 ,zero3; do
             echo dp$dp$zero dp$dp,mb1$zero
@@ -101,8 +113,26 @@ to_tap() { # FAMILY WANTED-HASH NUMBER LAYOUT...; reads verify's output
     }' "$@"
 }
 
+verify() { # FAMILY LAYOUTS
+    config=$here/matrix_$1.yaml
+    names=$2
+    set --
+    if [ ! -f "$config" ]; then
+        set -- --model "$here/families/${family%_bf16}"
+        [ "$family" = "${family%_bf16}" ] || set -- "$@" --bf16 true
+        config=$here/matrix_families.yaml
+    fi
+    "$invar" verify "$config" "$@" --data_path "$work/data" --steps "$steps" --layouts "$names"
+}
+
+others=
+while read -r family want want_bf16; do
+    others="$others $family ${family}_bf16"
+    eval "${family}_hash=$want ${family}_bf16_hash=$want_bf16"
+done <"$here/families/hashes.txt"
+
 matrix_data "$invar" 0 40000 "$work/data" || { echo "Bail out! data build failed"; exit 1; }
-for family in gpt2 llama bf16; do
+for family in gpt2 llama bf16 $others; do
     want=
     [ "$steps" = 10 ] && eval "want=\$${family}_hash"
     names=
@@ -110,8 +140,7 @@ for family in gpt2 llama bf16; do
         case "$family $name" in *"$only"*) names="$names $name" ;; esac
     done
     [ -n "$names" ] || continue
-    "$invar" verify "$here/matrix_$family.yaml" --data_path "$work/data" --steps "$steps" --layouts "$names" \
-        >"$work/$family.log" 2>&1
+    verify "$family" "$names" >"$work/$family.log" 2>&1
     status=$? # not 0 also when a sanitizer has something to say
     to_tap "$family" "$want" "$number" $names <"$work/$family.log" || failed=1
     for name in $names; do
