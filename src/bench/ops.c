@@ -130,7 +130,7 @@ static void add_input(struct table *t, const char *name, uint64_t in, const uint
 
 static void add_layer_products(struct table *t)
 {
-    const bool gated = t->desc->gated;
+    const bool gated = t->s->model.gated;
     const char *up = gated ? "gate, up" : "up";
     const enum num kept = t->kept;
     if (t->q == t->k) {
@@ -220,8 +220,8 @@ static void add_all_rows(struct table *t)
     double micros = (double)t->s->micros, norms = 2 * t->layers + (t->s->head ? micros : 0);
     const uint64_t own[] = { t->own, t->c }, columns[] = { t->rows, t->c / t->s->tp }, ffn[] = { t->rows, t->f };
     const uint64_t q[] = { t->rows, t->q }, k[] = { t->rows, t->k }, all[] = { t->rows, t->c };
-    bool gpt2 = t->desc->layer_norm, gated = t->desc->gated;
-    double ropes = t->desc->learned_positions ? 0 : (2 + t->full) * t->layers;
+    bool gpt2 = t->s->model.norm == NORM_LAYER, gated = t->s->model.gated;
+    double ropes = t->s->model.learned_positions ? 0 : (2 + t->full) * t->layers;
     add_rows(t, "norm forward", OP_NORM, own, MOVED(1, 1), norms + (2 * t->some + t->full) * t->layers);
     add_rows(t, "norm input gradient", OP_NORM_INPUT, own, MOVED(4, 0), norms);
     add_rows(t, "norm parameter gradient", OP_NORM_PARAM, columns, MOVED(2, 0), norms);
@@ -236,7 +236,7 @@ static void add_all_rows(struct table *t)
              (m->resid_dropout > 0 ? 4 * t->layers : 0) + (m->embd_dropout > 0 && t->s->embedding ? 2 * micros : 0));
     add_rows(t, "embedding forward", OP_EMBED, all, MOVED(3, 0), t->s->embedding ? micros : 0);
     add_rows(t, "embedding gradient", OP_EMBED_GRAD, all, MOVED(5, 0),
-             t->s->embedding ? (t->desc->learned_positions ? 2 : 1) * micros : 0);
+             t->s->embedding ? (t->s->model.learned_positions ? 2 : 1) * micros : 0);
 }
 
 static void add_update(struct table *t)

@@ -19,7 +19,6 @@ struct ops_memory {
     const struct ops_shape *shape;
     const struct op *list;
     struct kern *k;
-    const struct family_desc *desc;
     uint64_t need[ROLES], grads, tokens; /* elements */
     float *at[ROLES];
     int64_t *grad;
@@ -126,7 +125,7 @@ enum err ops_memory_new(struct ops_memory **out, const struct ops_shape *s, cons
     void *mem;
     TRY(mem_alloc(&mem, 1, sizeof(struct ops_memory)));
     struct ops_memory *m = mem;
-    *m = (struct ops_memory){ .shape = s, .list = list, .k = k, .desc = family_desc(s->model.family) };
+    *m = (struct ops_memory){ .shape = s, .list = list, .k = k };
     needs(m, count);
     layout(m);
     enum err err = arena_back(&m->arena);
@@ -203,7 +202,7 @@ static void run_norm(struct ops_memory *m, const struct op *op)
     const struct grad_sink gain = { m->grad, op->unit, 0x1p20f, FIXED_UNIT_LIMIT, &m->overflow };
     struct grad_sink bias = gain;
     bias.grad = m->grad + op->cols;
-    bool layer = m->desc->layer_norm;
+    bool layer = m->shape->model.norm == NORM_LAYER;
     if (op->kind == OP_NORM_PARAM) {
         kern_norm_grad(m->k, op->rows, op->cols, op->cols, x, layer ? mean : NULL, rstd, m->at[ROLE_D], &gain,
                        layer ? &bias : NULL);
@@ -225,9 +224,9 @@ static void run_activation(struct ops_memory *m, const struct op *op)
     float *y = m->at[ROLE_Y];
     uint64_t n = op->rows * op->cols;
     bool forward = op->kind == OP_ACTIVATION;
-    if (m->desc->gated && forward) {
+    if (m->shape->model.gated && forward) {
         kern_swiglu_forward(m->k, n, x, w, op->a, y);
-    } else if (m->desc->gated) {
+    } else if (m->shape->model.gated) {
         kern_swiglu_backward(m->k, n, x, w, op->a, m->at[ROLE_D], m->at[ROLE_E], m->at[ROLE_F], y);
     } else if (forward) {
         kern_gelu_forward(m->k, n, x, op->a, y);
@@ -247,7 +246,8 @@ static void run_embedding(struct ops_memory *m, const struct op *op)
     }
     const struct lookup token = { m->at[ROLE_W], m->index, 0, vocab };
     const struct lookup position = { m->at[ROLE_X], m->position, 0, m->shape->length };
-    kern_embed_forward(m->k, op->rows, op->cols, &token, m->desc->learned_positions ? &position : NULL, m->at[ROLE_Y]);
+    kern_embed_forward(m->k, op->rows, op->cols, &token, m->shape->model.learned_positions ? &position : NULL,
+                       m->at[ROLE_Y]);
 }
 
 static void run_rows(struct ops_memory *m, const struct op *op)

@@ -109,17 +109,11 @@ static const struct param_row param_rows[] = {
 };
 #define ROWS (sizeof(param_rows) / sizeof(param_rows[0]))
 
-#define RMS_GATED { .gated = true }
-static const struct family_desc descriptions[FAMILY_COUNT] = {
-    [FAMILY_GPT2] = { .layer_norm = true, .learned_positions = true, .in_out = true },
-    [FAMILY_LLAMA] = RMS_GATED, [FAMILY_MISTRAL] = RMS_GATED, [FAMILY_QWEN2] = RMS_GATED, [FAMILY_QWEN3] = RMS_GATED,
-    [FAMILY_GEMMA2] = RMS_GATED, [FAMILY_GEMMA3] = RMS_GATED, [FAMILY_PHI3] = RMS_GATED, [FAMILY_OLMO2] = RMS_GATED,
-    [FAMILY_SMOLLM3] = RMS_GATED, [FAMILY_STARCODER2] = { .layer_norm = true }, [FAMILY_NEOX] = { .layer_norm = true },
-};
+static const struct family_desc in_out = { .in_out = true }, out_in = { .in_out = false };
 
 const struct family_desc *family_desc(enum family family)
 {
-    return &descriptions[family];
+    return family == FAMILY_GPT2 ? &in_out : &out_in;
 }
 
 /* Which slots a model has follows from what it is made of. */

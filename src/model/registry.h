@@ -141,12 +141,9 @@ bool share_is_last(const struct share *s);
 /* The whole model on one rank. */
 struct share share_all(uint64_t layers);
 
-/* How the families differ, where struct model_conf does not say it. */
+/* How a family stores what others have, too; what it is made of, struct model_conf says. */
 struct family_desc {
-    bool layer_norm;        /* LayerNorm with bias; else RMSNorm */
-    bool learned_positions; /* else rotary */
-    bool gated;             /* SwiGLU; else GELU (tanh form) */
-    bool in_out;            /* weights are stored [in][out] (GPT-2's Conv1D); else [out][in] */
+    bool in_out; /* weights are stored [in][out] (GPT-2's Conv1D); else [out][in] */
 };
 const struct family_desc *family_desc(enum family family);
 
