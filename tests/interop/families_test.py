@@ -31,6 +31,13 @@ def rope(kind, **more):
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **more}}
 
 
+def longrope(original):
+    return {"max_position_embeddings": 2 * LENGTH, "original_max_position_embeddings": original,
+            "partial_rotary_factor": 0.75,
+            **rope("longrope", short_factor=[1.0, 1.1, 1.3], long_factor=[2.0, 3.0, 5.0],
+                   original_max_position_embeddings=original, partial_rotary_factor=0.75)}
+
+
 CASES = {
     "gpt2": ("GPT2", {"vocab_size": 259, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": LENGTH,
                       "initializer_range": 0.15, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
@@ -52,10 +59,8 @@ CASES = {
     "gemma3": ("Gemma3Text", {**GROUPED, "head_dim": 16, "sliding_window": 20, "query_pre_attn_scalar": 24,
                               "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     "phi3": ("Phi3", {**GROUPED, "sliding_window": 20}),
-    "phi3-longrope": ("Phi3", {**GROUPED, "head_dim": 8, "max_position_embeddings": 2 * LENGTH,
-                               "original_max_position_embeddings": LENGTH, "partial_rotary_factor": 0.75,
-                               **rope("longrope", short_factor=[1.0, 1.1, 1.3], long_factor=[2.0, 3.0, 5.0],
-                                      original_max_position_embeddings=LENGTH, partial_rotary_factor=0.75)}),
+    "phi3-short": ("Phi3", {**GROUPED, **longrope(LENGTH)}),
+    "phi3-long": ("Phi3", {**GROUPED, **longrope(LENGTH // 2)}),
     "olmo2": ("Olmo2", GROUPED),
     "smollm3": ("SmolLM3", {**GROUPED, "no_rope_layers": [1, 0, 1]}),
     "starcoder2": ("Starcoder2", {**GROUPED, "sliding_window": 20}),
