@@ -317,6 +317,28 @@ static void damaged_models_are_refused_by_field_and_offset(void **state)
     }
 }
 
+/* Pieces <unk>, b, c, a, bc, ab, all with the score 0; nothing is normalized. */
+static void equal_scores_merge_from_the_left(void **state)
+{
+    (void)state;
+    static const char model[] = "\x0a\x09\x0a\x05<unk>\x18\x02"
+                                "\x0a\x03\x0a\x01" "b\x0a\x03\x0a\x01" "c\x0a\x03\x0a\x01" "a"
+                                "\x0a\x04\x0a\x02" "bc\x0a\x04\x0a\x02" "ab"
+                                "\x12\x02\x18\x02" "\x1a\x04\x18\x00\x20\x00";
+    struct fixture f;
+    put(at("equal.model"), model, sizeof(model) - 1);
+    open_tokenizer(&f, at("equal.model"));
+    encode(&f, "abcbcab", 7, 0);
+    const int32_t expected[] = { 5, 2, 4, 5 };
+    assert_int_equal(f.ids.count, 4);
+    assert_memory_equal(f.ids.id, expected, sizeof(expected));
+    encode(&f, "x\xc3\xa9" "ab", 5, 0); /* a row of unknown characters is one token */
+    assert_int_equal(f.ids.count, 2);
+    assert_int_equal(f.ids.id[0], 0);
+    assert_string_equal(f.back.data, " \xe2\x81\x87 ab");
+    close_tokenizer(&f);
+}
+
 static void base64_is_read_to_the_bit(void **state)
 {
     (void)state;
@@ -347,6 +369,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(cut_and_altered_models_never_crash),
     cmocka_unit_test(damaged_rank_files_are_refused_with_their_line),
     cmocka_unit_test(damaged_models_are_refused_by_field_and_offset),
+    cmocka_unit_test(equal_scores_merge_from_the_left),
     cmocka_unit_test(base64_is_read_to_the_bit),
 };
 
