@@ -129,8 +129,8 @@ static void check_guards(const struct problem *p)
     check_gaps(p->row_dot, p->s.rows, p->s.heads, p->s.rows);
 }
 
-/* Windows of one key, inside a block, of a block, over blocks, just into the next one, and not shorter than the sequence;
- * caps that bend scores and caps that hardly do. */
+/* Windows of one key, inside a block, of a block, over blocks, just into the next one, and not shorter than the
+ * sequence; caps that bend scores and caps that hardly do. */
 static const struct shape shapes[] = {
     { .rows = 1, .heads = 1, .kv_heads = 1, .dim = 8 },
     { .rows = 3, .heads = 2, .kv_heads = 1, .dim = 16 },
