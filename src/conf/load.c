@@ -48,6 +48,13 @@ static enum err take_model_path(struct conf *c, const struct node *n, struct fin
     } else {
         TRY_OUT(mem_copy_string(&file, n->text, n->bytes));
     }
+    if (n->bytes > 5 && strcmp(n->text + n->bytes - 5, ".gguf") == 0 && c->model_path == NULL) {
+        findings_add(f, FINDING_ERROR, &n->at,
+                     "model: a GGUF file, a model folder or a config.json was expected | convert it first: "
+                     "invar ckpt convert %.300s FOLDER", n->text);
+        err = ERR_USAGE;
+        goto out;
+    }
     if (!file_exists(file)) {
         findings_add(f, FINDING_ERROR, &n->at,
                      "model: there is no %s %.300s | write a model folder, a config.json, or the keys of a config.json",
