@@ -141,6 +141,7 @@ static enum err make_unigram(struct tokenizer *t, const struct spm_file *m)
     }
     t->model = MODEL_UNIGRAM;
     t->unigram.unk = t->bpe.unk;
+    t->unigram.single = true;
     enum err err = unigram_new(&t->unigram, list, n, least, most);
     free(list);
     return err;

@@ -1,9 +1,9 @@
 /* Why this exists: T5 and XLM-R have a list of tokens with scores instead of merges. A forward pass keeps the best way
  * to every place, a backward pass reads it off.
  *
- * Sums are taken in the order and the precision of Hugging Face: where two ways are nearly equal the rounding decides.
- * (SentencePiece sums in less than double: beyond some thousand tokens its own choice between ways that differ by a
- * hundredth is by chance.) So a text cannot be cut into words that are remembered; but where no token runs over a
+ * Sums are taken in the order and the precision of the judges, double in Hugging Face and float in SentencePiece: where
+ * two ways are nearly equal the rounding decides. (In a text of more than some ten thousand tokens a float's last bit is
+ * a hundredth and more: SentencePiece's choice between such ways is by chance there.) So a text cannot be cut into words that are remembered; but where no token runs over a
  * place, all ways meet there, and what lies before it is final: a window is given out and its memory used again, while
  * the sum goes on.
  *
@@ -154,6 +154,7 @@ static inline void offer(const struct pass *p, size_t at, size_t end, double sco
 {
     struct unigram_place *to = &p->w->place[end];
     double sum = score + p->w->place[at].score;
+    sum = p->u->single ? (double)(float)sum : sum;
     if (to->start == UINT32_MAX || sum > to->score) {
         *to = (struct unigram_place){ .score = sum, .start = (uint32_t)at, .id = id };
     }

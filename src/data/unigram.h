@@ -28,6 +28,7 @@ struct unigram {
     size_t nodes, capacity;
     double unk_score, max_score;
     int32_t unk;
+    bool single; /* sums in float, as SentencePiece; else double, as Hugging Face */
 };
 void unigram_release(struct unigram *u);
 /* From distinct tokens; sorts the list. `least`, `most`: the scores that those of the unknown and of user-defined
