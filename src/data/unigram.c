@@ -1,11 +1,11 @@
 /* Why this exists: T5 and XLM-R have a list of tokens with scores instead of merges. A forward pass keeps the best way
  * to every place, a backward pass reads it off.
  *
- * Sums are taken in the order and the precision of the judges, double in Hugging Face and float in SentencePiece: where
- * two ways are nearly equal the rounding decides. (In a text of more than some ten thousand tokens a float's last bit is
- * a hundredth and more: SentencePiece's choice between such ways is by chance there.) So a text cannot be cut into words that are remembered; but where no token runs over a
- * place, all ways meet there, and what lies before it is final: a window is given out and its memory used again, while
- * the sum goes on.
+ * Sums are taken in the order and the precision of the judges, double in Hugging Face and float in SentencePiece:
+ * where two ways are nearly equal the rounding decides. (In a text of more than some ten thousand tokens a float's last
+ * bit is a hundredth and more: SentencePiece's choice between such ways is by chance there.) So a text cannot be cut
+ * into words that are remembered; but where no token runs over a place, all ways meet there, and what lies before it is
+ * final: a window is given out and its memory used again, while the sum goes on.
  *
  * Invariant: every character has a token or the unknown one, so some way reaches every place between characters. */
 #include "data/unigram.h"
