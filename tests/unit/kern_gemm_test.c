@@ -366,8 +366,8 @@ static void instruction_set_can_be_forced_and_wrong_names_are_refused(void **sta
     unsetenv("INVAR_ISA");
     assert_ok(kern_choose_isa(&isa));
     assert_true(kern_isa_supported(isa));
-    for (unsigned better = isa + 1; better < ISA_COUNT; better++) {
-        assert_false(kern_isa_supported((enum isa)better));
+    for (unsigned better = isa + 1; better < ISA_COUNT; better++) { /* avx512bf16 is slower than avx512 on some CPUs */
+        assert_true(!kern_isa_supported((enum isa)better) || (isa == ISA_AVX512 && better == ISA_AVX512BF16));
     }
     assert_string_equal(kern_isa_name(ISA_AVX512), "avx512");
     if (before != NULL) {
