@@ -22,7 +22,8 @@ def run(work, invar, ranks, name, *args):
     launch = ["mpirun", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
     done = subprocess.run(launch + [invar, "train", HERE / "llama.yaml", "--data_path", "tokens", "--output_dir", name,
                                     "--max_steps", "3", "--save_steps", "0", *args],
-                          cwd=work, env=MPI_ENV if ranks > 1 else None, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+                          cwd=work, env=MPI_ENV if ranks > 1 else None, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=120)
     log = pathlib.Path(work, name, "metrics.jsonl")
     lines = log.read_text().splitlines() if log.exists() else []
     return done.returncode, done.stdout, [json.loads(line)["state_hash"] for line in lines if '"train"' in line]
