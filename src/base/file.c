@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -265,6 +266,30 @@ out:
     free(f->buffer);
     *f = (struct file_out){ .fd = -1 };
     return err;
+}
+
+enum err file_read_at(int fd, const char *path, uint64_t size, uint64_t offset, void *out, size_t count)
+{
+    unsigned char *to = out;
+    while (count > 0) {
+        ssize_t got = pread(fd, to, count, (off_t)offset);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            return FAIL(ERR_IO, "%s: cannot be read at byte %" PRIu64 ": %s", path, offset, strerror(errno));
+        }
+        if (got == 0) {
+            return FAIL(ERR_DATA,
+                        "%s: the file ends at byte %" PRIu64 ", it had %" PRIu64
+                        " when it was opened | do not change a file while it is read",
+                        path, offset, size);
+        }
+        to += got;
+        offset += (uint64_t)got;
+        count -= (size_t)got;
+    }
+    return OK;
 }
 
 enum err file_write(int fd, const char *path, const void *bytes, size_t count)

@@ -27,6 +27,9 @@ MUST_USE enum err file_replace(const char *path, const void *bytes, size_t count
 MUST_USE enum err file_rename(const char *from, const char *to);
 /* Write all bytes to an open file, at once where the system does so (one record of a log); `path` for the message. */
 MUST_USE enum err file_write(int fd, const char *path, const void *bytes, size_t count);
+/* Read bytes [offset, offset + count) of an open file that had `size` bytes when it was opened; `path` for messages. A
+ * file that ends before is ERR_DATA. */
+MUST_USE enum err file_read_at(int fd, const char *path, uint64_t size, uint64_t offset, void *out, size_t count);
 /* a/b as a heap string. */
 MUST_USE enum err file_join(char **out, const char *folder, const char *name);
 

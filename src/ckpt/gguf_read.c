@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 
@@ -60,26 +61,7 @@ PRINTF_LIKE(3, 4) static enum err bad(const struct gguf_file *f, uint64_t at, co
 
 enum err gguf_bytes(const struct gguf_file *f, uint64_t offset, void *out, size_t count)
 {
-    unsigned char *to = out;
-    while (count > 0) {
-        ssize_t got = pread(f->fd, to, count, (off_t)offset);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got < 0) {
-            return FAIL(ERR_IO, "%s: cannot be read at byte %" PRIu64 ": %s", f->path, offset, strerror(errno));
-        }
-        if (got == 0) {
-            return FAIL(ERR_DATA,
-                        "%s: the file ends at byte %" PRIu64 ", it had %" PRIu64
-                        " when it was opened | do not change a file while it is read",
-                        f->path, offset, f->bytes);
-        }
-        to += got;
-        offset += (uint64_t)got;
-        count -= (size_t)got;
-    }
-    return OK;
+    return file_read_at(f->fd, f->path, f->bytes, offset, out, count);
 }
 
 /* The next `count` bytes are in the header: what they are for the message. */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/f16.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
 
@@ -28,26 +29,7 @@ void st_close(struct st_file *f)
 
 enum err st_bytes(const struct st_file *f, uint64_t offset, void *out, size_t count)
 {
-    unsigned char *to = out;
-    while (count > 0) {
-        ssize_t got = pread(f->fd, to, count, (off_t)offset);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got < 0) {
-            return FAIL(ERR_IO, "%s: cannot be read at byte %" PRIu64 ": %s", f->path, offset, strerror(errno));
-        }
-        if (got == 0) {
-            return FAIL(ERR_DATA,
-                        "%s: the file ends at byte %" PRIu64 ", it had %" PRIu64
-                        " when it was opened | do not change a file while it is read",
-                        f->path, offset, f->bytes);
-        }
-        to += got;
-        offset += (uint64_t)got;
-        count -= (size_t)got;
-    }
-    return OK;
+    return file_read_at(f->fd, f->path, f->bytes, offset, out, count);
 }
 
 /* The first 8 bytes and the header they announce. */
