@@ -2,24 +2,7 @@
 #include <unistd.h>
 
 #include "ckpt/safetensors.h"
-#include "test.h"
-
-static char path[64];
-
-static int make_path(void **state)
-{
-    (void)state;
-    snprintf(path, sizeof(path), "%s/invar-header-%d", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp",
-             (int)getpid());
-    return 0;
-}
-
-static int remove_path(void **state)
-{
-    (void)state;
-    unlink(path);
-    return 0;
-}
+#include "scratch_path.h"
 
 static void put_file(const void *bytes, size_t count)
 {

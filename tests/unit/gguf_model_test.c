@@ -7,23 +7,7 @@
 #include "ckpt/gguf_tokenizer.h"
 #include "data/spm_file.h"
 #include "gguf_bytes.h"
-
-static char path[64];
-
-static int make_path(void **state)
-{
-    (void)state;
-    snprintf(path, sizeof(path), "%s/invar-gguf-model-%d", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp",
-             (int)getpid());
-    return 0;
-}
-
-static int remove_path(void **state)
-{
-    (void)state;
-    unlink(path);
-    return 0;
-}
+#include "scratch_path.h"
 
 /* ---- names and rows ---- */
 

@@ -4,23 +4,7 @@
 
 #include "ckpt/gguf.h"
 #include "gguf_bytes.h"
-
-static char path[64];
-
-static int make_path(void **state)
-{
-    (void)state;
-    snprintf(path, sizeof(path), "%s/invar-gguf-%d", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp",
-             (int)getpid());
-    return 0;
-}
-
-static int remove_path(void **state)
-{
-    (void)state;
-    unlink(path);
-    return 0;
-}
+#include "scratch_path.h"
 
 static enum err try_bytes(const struct bytes *b, struct gguf_file *f)
 {
